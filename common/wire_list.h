@@ -1,0 +1,184 @@
+/* Every message, listed once: structs, encoder, decoder and dispatch in wire.h / wire.c are made from these lists.
+ *
+ * A field is F(kind, name, sub). Kinds and the C member they make:
+ *   I64 int64_t · F64 double · BOOL bool · STR const char * (never NULL after decoding, "" if absent)
+ *   BIN struct wire_bin · STRS struct wire_strs · I64S struct wire_i64s · F64S struct wire_f64s
+ *   ONE struct wire_<sub> · LIST struct { struct wire_<sub> *at; size_t n; }
+ * On the wire a message is a msgpack map from field name to value. Absent fields are zero, unknown keys are ignored:
+ * that is how older and newer minors interoperate. A field is never renamed or given another meaning. */
+#ifndef YK_WIRE_LIST_H
+#define YK_WIRE_LIST_H
+
+/* clang-format off */
+
+/* ---- parts of messages (order: used before use) ---- */
+#define WIRE_PART_backend(F) \
+    F(STR, name, _)           /* "blas" */ \
+    F(STR, isa, _)            /* what follows '@' in its forms */ \
+    F(BOOL, exact, _) \
+    F(F64, gflops, _)         /* measured GEMM speed, all threads */ \
+    F(F64, gbytes_per_s, _)   /* measured copy speed */ \
+    F(STRS, ops, _)           /* op names it claims at all */
+#define WIRE_PART_device(F) \
+    F(STR, class_name, _)     /* phone | workstation | cloud */ \
+    F(STR, os, _) \
+    F(I64, cores, _) \
+    F(I64, threads, _)        /* compute threads in use */ \
+    F(I64, memory_bytes, _)   /* budget for stages; 0 means unknown, and then nothing is placed there */ \
+    F(BOOL, emulated, _) \
+    F(LIST, backends, backend)
+#define WIRE_PART_sensors(F) \
+    F(STR, heat, _)           /* nominal | fair | serious | critical */ \
+    F(F64, temperature_celsius, _) /* NaN if unknown */ \
+    F(F64, battery_frac, _)   /* NaN: no battery */ \
+    F(BOOL, charging, _) \
+    F(I64, memory_available_bytes, _) \
+    F(F64, load, _)
+#define WIRE_PART_range(F) \
+    F(I64, first, _) \
+    F(I64, last, _)           /* inclusive */
+#define WIRE_PART_size(F) \
+    F(STR, name, _)           /* named dimension of the graph */ \
+    F(I64, value, _)
+#define WIRE_PART_stage(F) \
+    F(I64, index, _)          /* in its pipeline */ \
+    F(LIST, nodes, range)     /* canonical order */ \
+    F(STRS, forms, _)         /* one per node of the graph, "" where the node is not in this stage */ \
+    F(I64, depth, _)          /* microbatches in flight */
+/* A directed edge that this agent sends on or receives from. Stage -1 is the source (graph inputs and outputs). */
+#define WIRE_PART_edge(F) \
+    F(I64, id, _)             /* unique in the pipeline */ \
+    F(I64, from, _) \
+    F(I64, to, _) \
+    F(I64S, values, _)        /* value ids of the graph, ascending */ \
+    F(STR, codec, _)          /* fp32 | fp16 | int8 */ \
+    F(STR, peer, _)           /* agent id of the other end; own id if local */ \
+    F(STRS, urls, _)          /* where this agent reaches the peer, best first; empty: the peer dials */ \
+    F(BIN, ticket, _)         /* 16 bytes, one use, proves the edge to the other end */ \
+    F(I64, credits, _)        /* slots at the receiver */
+#define WIRE_PART_node_time(F) \
+    F(I64, node, _) \
+    F(STR, form, _) \
+    F(I64, size, _)           /* value of the batch dimension */ \
+    F(F64, ms, _) \
+    F(F64, prepare_ms, _) \
+    F(I64, packed_bytes, _) \
+    F(I64, workspace_bytes, _)
+#define WIRE_PART_tensor(F) \
+    F(I64, value, _)          /* value id in the graph */ \
+    F(STR, dtype, _)          /* of the value, before the codec */ \
+    F(I64S, dims, _) \
+    F(STR, codec, _)          /* what was used: raw | fp16 | int8 */ \
+    F(F64S, scales, _) \
+    F(I64, offset, _)         /* into the body, 64-byte aligned */ \
+    F(I64, bytes, _)
+
+#define WIRE_PARTS(P) \
+    P(backend) P(device) P(sensors) P(range) P(size) P(stage) P(edge) P(node_time) P(tensor)
+
+/* ---- messages ---- */
+/* First frame of every connection, either role. kind: "control" (agent <-> yoked) or "data". */
+#define WIRE_hello(F) \
+    F(STR, kind, _) \
+    F(I64, version_major, _) F(I64, version_minor, _) \
+    F(STRS, features, _) F(STRS, job_kinds, _) \
+    F(STR, agent, _)          /* stable id of the sender, 32 hex digits; "yoked" for the scheduler */ \
+    F(STR, name, _) \
+    F(BIN, nonce, _) \
+    F(STRS, urls, _)          /* where the sender can be dialled for data */ \
+    F(ONE, device, device) F(ONE, sensors, sensors) \
+    F(I64, term, _)           /* last term the agent obeyed */ \
+    F(STR, purpose, _)        /* data: "edge" | "probe" | "blob" */ \
+    F(BIN, ticket, _)         /* data: from yoked */ \
+    F(I64, generation, _) F(I64, edge, _) /* data, purpose edge */
+#define WIRE_welcome(F) \
+    F(I64, version_major, _) F(I64, version_minor, _) F(STRS, features, _) \
+    F(BIN, nonce, _)          /* the hello's, back */ \
+    F(I64, term, _) F(I64, lease_ms, _) F(I64, ping_ms, _) F(STR, name, _)
+#define WIRE_refuse(F) F(STR, error, _) F(STR, text, _) F(I64, version_major, _) F(I64, version_minor, _)
+/* Liveness, both ways. An agent's ping carries what it believes; yoked answers pong with its term. */
+#define WIRE_ping(F) F(I64, seq, _) F(I64, term, _) F(ONE, sensors, sensors) F(I64S, generations, _)
+#define WIRE_pong(F) F(I64, seq, _) F(I64, term, _)
+/* yoked -> agent: measure the path to a peer. Bounded in time and traffic. */
+#define WIRE_probe(F) \
+    F(I64, id, _) F(I64, term, _) F(STR, peer, _) F(STRS, urls, _) F(BIN, ticket, _) \
+    F(I64, budget_ms, _) F(I64, budget_bytes, _)
+/* Rates in bytes/s, 0 if not measured. to: sender of the result -> peer. both: sum of the two while both ways are busy. */
+#define WIRE_probe_result(F) \
+    F(I64, id, _) F(STR, peer, _) F(STR, error, _) F(STR, text, _) F(STR, url, _) \
+    F(F64, to_bytes_per_s, _) F(F64, from_bytes_per_s, _) F(F64, both_bytes_per_s, _) \
+    F(F64, rtt_us, _) F(F64, cpu_ns_per_byte, _)
+/* yoked -> agent: which tickets peers will show (probe or edge). */
+#define WIRE_expect(F) F(I64, term, _) F(STR, purpose, _) F(STR, peer, _) F(BIN, ticket, _) F(I64, ttl_ms, _)
+/* yoked -> agent: time every node of a graph in every form, at these batch sizes. */
+#define WIRE_profile(F) F(I64, id, _) F(I64, term, _) F(STR, graph, _) F(I64S, sizes, _) F(I64, budget_ms, _)
+#define WIRE_profile_result(F) \
+    F(I64, id, _) F(STR, graph, _) F(STR, error, _) F(STR, text, _) F(LIST, times, node_time) \
+    F(BOOL, more, _)          /* further messages with the same id follow */
+/* yoked -> agent: hold these stages of a pipeline, ready to run. */
+#define WIRE_load(F) \
+    F(I64, term, _) F(I64, generation, _) F(STR, job, _) F(STR, kind, _) \
+    F(STR, graph, _)          /* SHA-256 of the graph blob; the agent fetches what it lacks */ \
+    F(LIST, sizes, size)      /* maximum of each named dimension; the batch dimension's is the microbatch */ \
+    F(STR, source, _)         /* agent id */ \
+    F(LIST, stages, stage) F(LIST, edges, edge) \
+    F(I64, depth, _)          /* microbatches the source keeps in flight */ \
+    F(I64, threads, _)        /* 0: the agent's own */ \
+    F(I64, timeout_ms, _)     /* remaining */
+#define WIRE_loaded(F) \
+    F(I64, generation, _) F(STR, error, _) F(STR, text, _) F(I64, memory_bytes, _) F(F64, ms, _) \
+    F(I64, fetched_bytes, _)
+#define WIRE_unload(F) F(I64, term, _) F(I64, generation, _)
+/* yoked -> source: feed samples. Microbatch i holds samples [i*microbatch, ...) of [first, first+count), remainder last. */
+#define WIRE_run(F) \
+    F(I64, term, _) F(I64, generation, _) F(STR, job, _) \
+    F(STR, data, _)           /* blob SHA-256 (npy) or NAME under a data_root */ \
+    F(BOOL, blob, _) F(STR, split, _) F(F64S, mean, _) F(F64S, std, _) \
+    F(I64, first, _) F(I64, count, _) /* count 0: to the end */ \
+    F(I64, microbatch, _) \
+    F(I64S, done, _)          /* microbatches that already have a result, as [first, last] pairs */ \
+    F(BOOL, want_outputs, _) F(BOOL, want_accuracy, _) F(I64, timeout_ms, _)
+/* source -> yoked: the data set was opened. */
+#define WIRE_run_started(F) F(I64, generation, _) F(STR, job, _) F(I64, samples, _) F(I64, microbatches, _)
+/* source -> yoked, on the control connection if no outputs are wanted, else head of a data stream whose body is the tensors. */
+#define WIRE_result(F) \
+    F(I64, generation, _) F(STR, job, _) F(I64, microbatch, _) F(I64, first, _) F(I64, count, _) \
+    F(I64, correct, _)        /* -1: no labels */ \
+    F(LIST, tensors, tensor)
+#define WIRE_run_done(F) F(I64, generation, _) F(STR, job, _) F(STR, error, _) F(STR, text, _) F(F64, ms, _)
+#define WIRE_cancel(F) F(I64, term, _) F(I64, generation, _) F(STR, job, _)
+/* agent -> yoked, at most twice a second per stage: what was measured since the last one. */
+#define WIRE_stage_stats(F) \
+    F(I64, generation, _) F(I64, stage, _) F(I64, microbatches, _) F(F64, compute_ms, _) F(F64, wait_ms, _) \
+    F(I64, sent_bytes, _) F(F64, send_ms, _) F(F64, codec_error, _) /* largest relative RMS of an encoded tensor */ \
+    F(I64, nonfinite, _)      /* tensors that went raw because of it */ \
+    F(I64, late, _)           /* emulated device missed its pace this often */
+/* agent -> yoked: a loaded pipeline cannot go on here (peer lost, kernel failed, bad frame ...). */
+#define WIRE_stage_failed(F) F(I64, generation, _) F(I64, stage, _) F(STR, peer, _) F(STR, error, _) F(STR, text, _)
+/* agent -> yoked before a clean exit. */
+#define WIRE_leave(F) F(STR, text, _)
+/* Data connection, purpose blob: content by SHA-256. The answer is a data stream headed by blob, or refuse. */
+#define WIRE_blob_get(F) F(I64, id, _) F(STR, hash, _)
+#define WIRE_blob(F) F(I64, id, _) F(STR, hash, _) F(I64, bytes, _)
+#define WIRE_blob_refused(F) F(I64, id, _) F(STR, hash, _) F(STR, error, _) F(STR, text, _)
+/* Data connection, purpose edge: head of a stream that carries one microbatch over one edge. */
+#define WIRE_microbatch(F) \
+    F(I64, generation, _) F(I64, edge, _) F(I64, microbatch, _) F(I64, count, _) /* samples */ \
+    F(BOOL, backward, _) F(LIST, sizes, size) F(LIST, tensors, tensor) F(I64, body_bytes, _)
+/* Receiver -> sender: n more slots are free. */
+#define WIRE_credit(F) F(I64, generation, _) F(I64, edge, _) F(I64, n, _)
+/* Data connection, purpose probe. dir: "to" (dialler sends), "from", "both"; then streams headed by probe_data. */
+#define WIRE_probe_start(F) F(STR, dir, _) F(I64, budget_ms, _) F(I64, budget_bytes, _)
+#define WIRE_probe_data(F) F(I64, bytes, _)
+#define WIRE_probe_sum(F) F(STR, dir, _) F(I64, bytes, _) F(F64, ms, _) F(F64, cpu_ns_per_byte, _)
+
+/* M(id, name). Ids are never reused. */
+#define WIRE_MESSAGES(M) \
+    M(1, hello) M(2, welcome) M(3, refuse) M(4, ping) M(5, pong) \
+    M(10, probe) M(11, probe_result) M(12, expect) M(13, profile) M(14, profile_result) \
+    M(20, load) M(21, loaded) M(22, unload) M(23, run) M(24, run_started) M(25, result) M(26, run_done) M(27, cancel) \
+    M(28, stage_stats) M(29, stage_failed) M(30, leave) \
+    M(40, blob_get) M(41, blob) M(42, blob_refused) M(43, microbatch) M(44, credit) \
+    M(50, probe_start) M(51, probe_data) M(52, probe_sum)
+
+#endif
