@@ -1,0 +1,52 @@
+/* Where a graph can be cut, and what crosses.
+ * A stage is a set of node indices; node sets are bitmaps of (n_nodes + 7) / 8 bytes or lists of ranges. */
+#ifndef YK_CUT_H
+#define YK_CUT_H
+
+#include "common/shapes.h"
+
+struct cut_range {
+    int32_t first, last; /* inclusive, canonical order */
+};
+
+/* The prefix cut after node `after` (-1: nothing before; n_nodes-1: everything): the values that cross. */
+struct cut {
+    int32_t after;
+    int32_t n_values;
+    const int32_t *values; /* ids, ascending; node outputs and graph inputs needed behind; weights never cross */
+    int64_t bytes;         /* forward, for the sizes that the shapes were inferred for */
+    int64_t grad_bytes;    /* backward: of the float values among them */
+    bool forbidden;        /* a value that crosses has a data-dependent shape or is a sequence */
+};
+
+struct cuts {
+    struct cut *at; /* n_nodes + 1 of them: at[i].after == i - 1 */
+    int32_t n;
+    struct yk_arena *arena;
+};
+yk_err cut_all(const struct graph *g, const struct shapes *s, struct cuts *out, struct yk_diag *why);
+void cuts_fini(struct cuts *c);
+
+/* ---- stages of any form ---- */
+/* stage_of[node] in 0..n_stages-1 for every node. Checks that the graph of stages is acyclic and no stage is empty, and
+ * that nothing forbidden crosses. Errors name the two nodes that force the cycle, or the value. */
+yk_err cut_check(
+    const struct graph *g, const struct shapes *s, const int32_t *stage_of, int32_t n_stages, struct yk_diag *why);
+
+/* One directed edge of the stage graph. Stage -1 is the source: it makes the graph inputs and takes the outputs. */
+struct cut_edge {
+    int32_t from, to;
+    int32_t n_values;
+    const int32_t *values; /* ascending */
+    int64_t bytes, grad_bytes;
+};
+struct cut_edges {
+    struct cut_edge *at; /* ordered by (from, to) */
+    int32_t n;
+    struct yk_arena *arena;
+};
+yk_err cut_edges_find(const struct graph *g, const struct shapes *s, const int32_t *stage_of, int32_t n_stages,
+    struct cut_edges *out, struct yk_diag *why);
+void cut_edges_fini(struct cut_edges *e);
+
+#endif

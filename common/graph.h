@@ -1,0 +1,164 @@
+/* The one intermediate representation: forward graph, backward graph and the graph that a stage is cut from.
+ *
+ * A graph is a list of nodes in canonical order (a topological order, fixed at import) over a list of values. A value
+ * is a graph input, a weight, a node's output or absent (id -1). Every value has a unique name; subgraphs (If, Loop,
+ * Scan) refer to values of their parents by capture. Shapes of node outputs are not stored: shapes.h computes them for
+ * given sizes of the named dimensions. Everything a graph points to lives in its arena, except weight data, which stays
+ * in the mapped file. A graph is immutable after import and passes, and may then be read by any thread. */
+#ifndef YK_GRAPH_H
+#define YK_GRAPH_H
+
+#include "common/yk.h"
+
+#define YK_MAX_RANK 8
+#define YK_ABSENT (-1)
+
+/* X(NAME, text, bytes): one list for enum, names (numpy's) and sizes. Values are ours, not ONNX's. */
+#define YK_DTYPES(X)       \
+    X(NONE, "none", 0)     \
+    X(F32, "float32", 4)   \
+    X(F64, "float64", 8)   \
+    X(F16, "float16", 2)   \
+    X(BF16, "bfloat16", 2) \
+    X(I8, "int8", 1)       \
+    X(I16, "int16", 2)     \
+    X(I32, "int32", 4)     \
+    X(I64, "int64", 8)     \
+    X(U8, "uint8", 1)      \
+    X(U16, "uint16", 2)    \
+    X(U32, "uint32", 4)    \
+    X(U64, "uint64", 8)    \
+    X(BOOL, "bool", 1)
+
+enum dtype {
+#define X(name, text, bytes) DT_##name,
+    YK_DTYPES(X)
+#undef X
+        DT_COUNT
+};
+
+size_t dtype_bytes(enum dtype t);
+const char *dtype_name(enum dtype t);
+enum dtype dtype_find(const char *name); /* DT_NONE if unknown */
+bool dtype_is_float(enum dtype t);
+
+/* Dense row-major shape. dims[i] == -1: known only when the data is (data-dependent). rank == -1: unknown rank. */
+struct shape {
+    enum dtype dtype;
+    int rank;
+    int64_t dims[YK_MAX_RANK];
+};
+int64_t shape_count(const struct shape *s); /* elements; -1 if a dim is unknown or on overflow */
+int64_t shape_bytes(const struct shape *s); /* -1 likewise */
+bool shape_equal(const struct shape *a, const struct shape *b);
+void shape_text(const struct shape *s, char *out, size_t size); /* "float32[1,3,224,224]" */
+
+/* A declared dimension of a graph input or output: a number, or a named dimension (sym >= 0 indexes graph.syms). */
+struct dim {
+    int64_t value; /* used if sym < 0; -1: unnamed and unknown */
+    int32_t sym;
+};
+
+enum value_kind { VALUE_INPUT, VALUE_WEIGHT, VALUE_NODE, VALUE_CAPTURE };
+enum value_type { VALUE_TENSOR, VALUE_SEQUENCE, VALUE_OPTIONAL };
+
+struct value {
+    const char *name;
+    enum value_kind kind;
+    enum value_type type;
+    enum dtype dtype; /* DT_NONE until known (node outputs: shapes.h tells) */
+    int32_t rank;     /* of dims; -1 undeclared */
+    struct dim *dims;
+    int32_t producer; /* node index, -1 */
+    /* Weights: shape is in weight.dims; data is little-endian, dense; NULL in a skeleton where only the hash is known.
+     */
+    struct shape shape;
+    const void *data;
+    int64_t bytes;
+    uint8_t hash[32]; /* SHA-256 of the bytes, if has_hash */
+    bool has_hash;
+    bool aligned;    /* data is aligned for its dtype (unaligned in-place weights are copied by who needs it) */
+    int32_t capture; /* VALUE_CAPTURE: value id in the parent graph */
+};
+
+enum attr_kind { ATTR_INT, ATTR_FLOAT, ATTR_STRING, ATTR_INTS, ATTR_FLOATS, ATTR_STRINGS, ATTR_TENSOR, ATTR_GRAPH };
+
+struct graph;
+
+struct attr {
+    const char *name;
+    enum attr_kind kind;
+    int64_t i;
+    float f;
+    const char *s; /* NUL-ended; embedded NULs are refused at import */
+    size_t n;      /* of the lists */
+    const int64_t *ints;
+    const float *floats;
+    const char *const *strings;
+    struct value *tensor; /* shape, data, bytes, dtype are set */
+    struct graph *graph;
+};
+
+struct op;
+
+struct node {
+    const char *name; /* may be "" */
+    const struct op *op;
+    int32_t n_in, n_out, n_attr;
+    int32_t *in;  /* value ids or YK_ABSENT */
+    int32_t *out; /* value ids or YK_ABSENT (an optional output that is not wanted) */
+    struct attr *attr;
+};
+
+struct graph {
+    struct yk_arena *arena;
+    const char *name;
+    struct graph *parent; /* of a subgraph */
+    struct value *values;
+    int32_t n_values, cap_values;
+    struct node *nodes;
+    int32_t n_nodes, cap_nodes;
+    int32_t *inputs, n_inputs; /* value ids; weights are not among them */
+    int32_t *outputs, n_outputs;
+    const char **syms;
+    int32_t n_syms;
+    uint8_t hash[32]; /* of the skeleton; set by onnx_export_skeleton / onnx_import of one */
+    bool has_hash;
+    void *backing; /* what keeps weight data alive (the importer's mapping); ended by backing_close */
+    void (*backing_close)(void *backing);
+};
+
+struct graph *graph_open(size_t arena_limit_bytes); /* NULL when memory is gone */
+void graph_close(struct graph *g);                  /* closes subgraphs' memory too (same arena); NULL allowed */
+
+/* Builders, for importer, passes, grad and tests. Return an id or YK_ABSENT when memory is gone. Strings are copied. */
+int32_t graph_add_value(struct graph *g, const char *name, enum value_kind kind, enum dtype dtype);
+int32_t graph_add_weight(struct graph *g, const char *name, const struct shape *shape, const void *data); /* borrowed */
+/* n_in inputs and n_out outputs are copied; sets producer of the outputs. */
+int32_t graph_add_node(struct graph *g, const char *name, const struct op *op, const int32_t *in, int32_t n_in,
+    const int32_t *out, int32_t n_out);
+yk_err graph_set_attr_i(struct graph *g, struct node *n, const char *name, int64_t v);
+yk_err graph_set_attr_f(struct graph *g, struct node *n, const char *name, float v);
+yk_err graph_set_attr_s(struct graph *g, struct node *n, const char *name, const char *v);
+yk_err graph_set_attr_ints(struct graph *g, struct node *n, const char *name, const int64_t *v, size_t count);
+int32_t graph_sym(struct graph *g, const char *name); /* finds or adds a named dimension */
+
+int32_t graph_find_value(const struct graph *g, const char *name); /* YK_ABSENT if there is none */
+int32_t graph_find_sym(const struct graph *g, const char *name);
+const struct attr *node_attr(const struct node *n, const char *name); /* NULL if absent */
+int64_t node_attr_i(const struct node *n, const char *name, int64_t otherwise);
+float node_attr_f(const struct node *n, const char *name, float otherwise);
+const char *node_attr_s(const struct node *n, const char *name, const char *otherwise);
+const struct attr *node_attr_ints(const struct node *n, const char *name); /* NULL unless kind is ATTR_INTS */
+
+/* Puts nodes into the canonical order: topological, ties by the order in which the nodes stand now. YK_FORMAT on a
+ * cycle, a value used before anybody makes it, or made twice; why names it. */
+yk_err graph_sort(struct graph *g, struct yk_diag *why);
+/* Drops nodes and values that no graph output needs; renumbers. */
+yk_err graph_prune(struct graph *g);
+
+/* The named dimension that is the batch: dim 0 of the first input, if it is named and every input that has it has it in
+ * front. -1 if the model has a fixed first dimension; then *fixed is that number (1 if rank 0). */
+int32_t graph_batch_dim(const struct graph *g, int64_t *fixed);
+
+#endif

@@ -1,0 +1,70 @@
+/* The op table: name, arity, and for given input shapes the output shapes, FLOPs and bytes.
+ * One row per op, in its opset-17 form (importing upgrades older forms). The shape rule is the check: whatever passes
+ * it is safe for every kernel to run, so it verifies ranks, axes, sizes and dtypes before anything is allocated. Own
+ * ops (fusions, gradients) have domain "ai.yoke". */
+#ifndef YK_OP_H
+#define YK_OP_H
+
+#include "common/graph.h"
+
+#define OP_MAX_IN 64 /* variadic ops (Concat, Sum, Einsum) included */
+#define OP_MAX_OUT 32
+#define OP_MAX_CONTENT 64 /* integer elements whose contents the shape rules follow */
+
+enum op_flag {
+    OP_ELEMENTWISE = 1 << 0, /* broadcast of the inputs; out[i] depends on in[i] only */
+    OP_SHAPE = 1 << 1,       /* moves or computes shapes, contents of a few integers: no arithmetic worth a device */
+    OP_DATA_SHAPE = 1 << 2,  /* output shape depends on data */
+    OP_CONTROL = 1 << 3,     /* has subgraphs */
+    OP_RANDOM = 1 << 4,
+    OP_VIEW = 1 << 5,        /* same bytes, other shape: may alias its first input */
+    OP_CONTRACTION = 1 << 6, /* Conv, Gemm, MatMul: where the FLOPs are */
+};
+
+/* What a shape rule sees and fills. Contents: int64 copies of small integer (or bool) tensors where they are known. */
+struct op_ctx {
+    const struct graph *graph;
+    const struct node *node;
+    int n_in, n_out;
+    const struct shape *in[OP_MAX_IN];               /* NULL for an absent input */
+    const int64_t *content[OP_MAX_IN];               /* NULL if unknown */
+    struct shape out[OP_MAX_OUT];                    /* to fill */
+    int64_t out_content[OP_MAX_OUT][OP_MAX_CONTENT]; /* may fill for outputs of <= OP_MAX_CONTENT integers */
+    bool out_known[OP_MAX_OUT];
+    struct yk_diag *why;
+};
+
+struct op {
+    const char *name;
+    const char *domain; /* "" is ONNX */
+    int min_in, max_in, min_out, max_out;
+    int since; /* the opset whose form this is (for listings) */
+    unsigned flags;
+    /* Errors: YK_INVAL (why: what is wrong, without the node's name, which the caller adds), YK_LIMIT, YK_UNSUPPORTED.
+     */
+    yk_err (*infer)(struct op_ctx *c);
+    /* Multiply and add count as two. in/out shapes are known. NULL: one per output element, or 0 for OP_SHAPE/VIEW. */
+    double (*flops)(const struct op_ctx *c);
+};
+
+const struct op *op_find(const char *domain, const char *name); /* NULL if not supported; "ai.onnx" is "" */
+int op_count(void);
+const struct op *op_at(int i); /* for `yoke local ops` */
+
+double op_flops(const struct op_ctx *c);
+double op_bytes(const struct op_ctx *c); /* inputs read + outputs written, weights included */
+
+/* Arithmetic that shape rules and kernels share, so that both see the same numbers. */
+struct conv_dims { /* of Conv, ConvTranspose and pooling, up to 3 spatial axes; missing axes are 1 */
+    int spatial;
+    int64_t n, c, oc, group;
+    int64_t in[3], out[3], k[3], stride[3], pad_begin[3], pad_end[3], dilation[3];
+};
+/* auto_pad, strides, pads, dilations, ceil_mode resolved and checked. weight is NULL for pooling (kernel_shape attr).
+ */
+yk_err op_conv_dims(
+    const struct node *n, const struct shape *x, const struct shape *w, struct conv_dims *out, struct yk_diag *why);
+yk_err op_broadcast(const struct shape *const *in, int n, struct shape *out, struct yk_diag *why);
+yk_err op_axis(int64_t axis, int rank, int *out, struct yk_diag *why); /* negative axes resolved */
+
+#endif

@@ -1,0 +1,23 @@
+/* Graph rewrites before planning. Each keeps what the graph computes; names of graph inputs and outputs never change.
+ */
+#ifndef YK_PASSES_H
+#define YK_PASSES_H
+
+#include "common/graph.h"
+
+/* Evaluates nodes whose inputs are all constant. Big results need kernels, which live above: the caller gives eval
+ * (kernels' reference backend, see kernels/fold.h); NULL folds only what shape rules can (small integers).
+ * Also removes Identity, Dropout (inference) and shape arithmetic that is known for every size of the named dims. */
+typedef yk_err (*passes_eval)(void *arg, const struct graph *g, int32_t node, const struct shape *out_shapes,
+    void *const *out_data, struct yk_diag *why);
+yk_err passes_fold_constants(struct graph *g, passes_eval eval, void *arg, struct yk_diag *why);
+/* BatchNormalization (inference form) after Conv/ConvTranspose/Gemm into its weights and bias, in double. */
+yk_err passes_fold_batchnorm(struct graph *g, struct yk_diag *why);
+/* Conv + activation (Relu, Clip with constant bounds) and + residual Add: one ai.yoke FusedConv node; Gemm/MatMul +
+ * bias Add
+ * + Relu likewise (FusedGemm). Only where the intermediate value has no other use. */
+yk_err passes_fuse(struct graph *g, struct yk_diag *why);
+/* All of the above in order, then sort and prune: the canonical inference graph. */
+yk_err passes_infer(struct graph *g, passes_eval eval, void *arg, struct yk_diag *why);
+
+#endif
