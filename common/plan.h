@@ -1,0 +1,76 @@
+/* A plan: pipelines of stages over agents, the forms, the cuts, what was predicted and why. JSON both ways.
+ * Input keys (read): model, graph, forms, microbatch, pipelines[].{share, depth, order, stages[].{agent, nodes}},
+ * cuts[].{pipeline, from, to, codec}. All other keys are derived: written, and ignored when read. */
+#ifndef YK_PLAN_H
+#define YK_PLAN_H
+
+#include "common/cut.h"
+#include "common/json.h"
+
+enum plan_codec { CODEC_FP32, CODEC_FP16, CODEC_INT8 };
+enum plan_order { ORDER_FORWARD_FIRST, ORDER_BACKWARD_FIRST }; /* JSON: "forward-first", "backward-first" */
+const char *plan_codec_name(enum plan_codec c);                /* "fp32" ... */
+bool plan_codec_find(const char *name, enum plan_codec *out);
+
+struct plan_stage {
+    char *agent;             /* name or id as the fleet knows it */
+    struct cut_range *nodes; /* ascending, not touching */
+    int32_t n_nodes;         /* ranges */
+    int64_t memory_bytes;    /* derived */
+    double predicted_ms;     /* derived: compute of one microbatch */
+};
+struct plan_pipeline {
+    double share;  /* of the microbatches; the shares of a plan add up to 1 */
+    int32_t depth; /* microbatches in flight */
+    enum plan_order order;
+    struct plan_stage *stages;
+    int32_t n_stages;
+};
+struct plan_cut { /* an edge between stages of one pipeline; -1 is the source */
+    int32_t pipeline, from, to;
+    enum plan_codec codec;
+    int64_t bytes;       /* derived: of one microbatch, as encoded */
+    double predicted_ms; /* derived: one transfer */
+};
+struct plan_alternative { /* derived */
+    char *text;
+    double step_ms;
+    char *bottleneck;
+};
+struct plan {
+    char *model, *graph_use; /* "mnist", "infer" */
+    char graph_hash[65];
+    char **forms; /* one per node; NULL array: not fixed (static rule) */
+    int32_t n_forms;
+    int64_t microbatch;
+    struct plan_pipeline *pipelines;
+    int32_t n_pipelines;
+    struct plan_cut *cuts;
+    int32_t n_cuts;
+    /* derived */
+    char *job, *objective, *source, *solver, *explanation;
+    int64_t batch;
+    double step_ms, cost_ms, bound_ms, gap, solver_ms;
+    char *bottleneck;  /* "agent pc", "link pc->phone" */
+    char *best_single; /* agent; NULL if the model fits nowhere alone */
+    double best_single_ms;
+    struct plan_alternative *alternatives;
+    int32_t n_alternatives;
+};
+
+/* JSON "graph" is {"use": "infer", "hash": "<64 hex>"}; stages[].nodes is [[first,last],...]. Checks form and ranges of
+ * numbers, not the graph (plan_check does). Errors name the key path ("pipelines[0].stages[1].nodes"). */
+yk_err plan_from_json(const struct json *j, struct plan **out, struct yk_diag *why);
+void plan_to_json(const struct plan *p, struct json_out *out);
+void plan_free(struct plan *p);
+struct plan *plan_copy(const struct plan *p);
+
+/* Against the graph: hash, every node exactly once per pipeline, no empty stage, acyclic, cuts that exist, number of
+ * forms, microbatch > 0 (and equal to a fixed batch), shares add up to 1. */
+yk_err plan_check(const struct plan *p, const struct graph *g, const struct shapes *s, struct yk_diag *why);
+/* stage_of[node] of one pipeline, for cut_*; caller's array of n_nodes. */
+yk_err plan_stage_of(const struct plan *p, int32_t pipeline, int32_t n_nodes, int32_t *stage_of, struct yk_diag *why);
+/* Codec of an edge; fp32 if the plan does not name it. */
+enum plan_codec plan_codec_of(const struct plan *p, int32_t pipeline, int32_t from, int32_t to);
+
+#endif

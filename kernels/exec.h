@@ -1,0 +1,45 @@
+/* Runs the nodes of one stage through the segments of its backends, over one memory plan.
+ * Bits depend on graph, forms and inputs only: not on the stage's borders, the threads or earlier runs. */
+#ifndef YK_EXEC_H
+#define YK_EXEC_H
+
+#include "common/memplan.h"
+#include "kernels/backend.h"
+
+struct exec;
+
+struct exec_config {
+    const struct graph *graph; /* borrowed for the life of the exec */
+    const uint8_t *in_stage;   /* a byte per node; NULL: all nodes */
+    const char *const *forms;  /* a name per node; NULL entries (or NULL): the static rule of this machine */
+    const int64_t *max_sizes;  /* by graph sym */
+    const struct shape *const *input_shapes; /* of inputs without a declared shape; may be NULL */
+    struct backends *backends;               /* borrowed */
+    /* Data of a weight the stage uses, if the graph has only its hash; borrowed for the life of the exec. */
+    yk_err (*weight)(void *arg, int32_t value, const void **data, struct yk_diag *why);
+    void *weight_arg;
+    bool weights_variable;
+};
+
+/* Errors: YK_UNSUPPORTED (a form that no backend here has: names node and form), YK_NOMEM (with the plan's figures). */
+yk_err exec_open(const struct exec_config *config, struct exec **out, struct yk_diag *why);
+void exec_close(struct exec *e);
+
+const struct memplan *exec_plan(const struct exec *e);     /* boundary values: in/out; memory figures */
+const char *exec_form(const struct exec *e, int32_t node); /* NULL if not in the stage */
+const struct shapes *exec_max_shapes(const struct exec *e);
+
+/* Shapes of the boundary at actual sizes (cached for the last sizes). YK_LIMIT names the dimension that is too large.
+ */
+yk_err exec_sizes(struct exec *e, const int64_t *sizes, const struct shapes **out, struct yk_diag *why);
+
+/* One run: in/out by position in exec_plan()->in / ->out, dense host tensors whose shapes must equal exec_sizes()'s;
+ * they may not overlap each other. Blocks until done. Not reentrant. */
+yk_err exec_run(struct exec *e, const int64_t *sizes, const struct tensor *in, struct tensor *out, uint64_t seed,
+    struct yk_diag *why);
+void exec_cancel(struct exec *e); /* any thread: a run in progress ends with YK_CANCELED at the next segment */
+
+/* Called after each node of host segments, for `bench --ops` and profiles; NULL ends it. */
+void exec_trace(struct exec *e, void (*fn)(void *arg, int32_t node, const char *form, double ms), void *arg);
+
+#endif

@@ -1,0 +1,26 @@
+/* Times every node of a graph in every form that this machine has: the device's side of the cost model. */
+#ifndef YK_PROFILE_H
+#define YK_PROFILE_H
+
+#include "kernels/backend.h"
+
+struct profile_entry {
+    int32_t node;
+    const char *form; /* valid during the call */
+    int64_t size;     /* of the batch dimension */
+    double ms;        /* median of repeats after one warm-up, all threads of the pool */
+    double prepare_ms;
+    int64_t packed_bytes, workspace_bytes;
+};
+
+/* For each size in sizes: other named dims take others[sym] (or 1). Equal node signatures are timed once. budget_ms
+ * bounds the whole; what does not fit is timed once, at the smallest size first. Inputs are seeded noise; weights are
+ * noise too where the graph has only hashes. Stops early with YK_CANCELED if cancel turns true. */
+yk_err profile_graph(const struct graph *g, struct backends *b, const int64_t *sizes, int n_sizes,
+    const int64_t *others, double budget_ms, const volatile bool *cancel,
+    void (*fn)(void *arg, const struct profile_entry *e), void *arg, struct yk_diag *why);
+
+/* GEMM speed and copy speed of a backend, for hello and rooflines; takes about 50 ms each. */
+void profile_device(struct backend *b, double *gflops, double *gbytes_per_s);
+
+#endif
