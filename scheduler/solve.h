@@ -1,0 +1,40 @@
+/* From a snapshot and a request to a plan. */
+#ifndef YK_SOLVE_H
+#define YK_SOLVE_H
+
+#include "common/plan.h"
+#include "scheduler/view.h"
+
+enum solve_objective { SOLVE_LATENCY, SOLVE_THROUGHPUT, SOLVE_CLOUD_COST };
+bool solve_objective_find(const char *name, enum solve_objective *out);
+
+struct solve_request {
+    const struct graph *graph; /* canonical; borrowed */
+    const char *model;
+    const char *job; /* "infer" | "batch" | "train" | "iterate" */
+    enum solve_objective objective;
+    int64_t batch;             /* samples of one step; for batch jobs the number per step that the user asked for */
+    int64_t microbatch;        /* 0: the planner chooses among divisors-like candidates */
+    int32_t source;            /* agent index, or -1: the planner picks it, input comes from yoked */
+    int64_t samples;           /* of the whole job, 0 unknown: for the weight of load times */
+    double deadline_ms;        /* 0 none */
+    const bool *codec_allowed; /* by enum plan_codec; fp32 always is */
+    bool pin_first, pin_last;  /* first / last stage stays on the source */
+    const struct plan *forced; /* not NULL: check, price and explain this plan, search nothing */
+    const char *const *forms;  /* a name per node that the job has fixed; NULL: choose */
+    double budget_ms;          /* of the search; anytime solvers stop there. 0: none */
+};
+
+struct solver {
+    const char *name; /* "dp", "brute" */
+    /* Errors: YK_INFEASIBLE (why names the agents and the constraint, with numbers), YK_INVAL, YK_NOMEM. */
+    yk_err (*solve)(const struct solve_request *req, const struct view *view, struct plan **out, struct yk_diag *why);
+};
+extern const struct solver *const solvers[]; /* NULL-ended; the first that fits the size is the default */
+const struct solver *solver_find(const char *name);
+
+/* The default: picks a solver, checks the result with plan_check, scores the best candidates and every single device
+ * with the event model, fills the derived keys and the explanation. Thread: any; pure. */
+yk_err solve_plan(const struct solve_request *req, const struct view *view, struct plan **out, struct yk_diag *why);
+
+#endif
