@@ -41,6 +41,12 @@ size_t dtype_bytes(enum dtype t);
 const char *dtype_name(enum dtype t);
 enum dtype dtype_find(const char *name); /* DT_NONE if unknown */
 bool dtype_is_float(enum dtype t);
+bool dtype_is_int(enum dtype t);               /* signed or unsigned; not bool */
+enum dtype dtype_from_onnx(int64_t data_type); /* TensorProto.DataType (also Cast's `to`); DT_NONE if not ours */
+int64_t dtype_to_onnx(enum dtype t);           /* 0 for DT_NONE */
+
+/* Element i of dense little-endian data that may be unaligned; integers and bool as int64 (u64 wraps). */
+int64_t dtype_read_int(enum dtype t, const void *data, int64_t i);
 
 /* Dense row-major shape. dims[i] == -1: known only when the data is (data-dependent). rank == -1: unknown rank. */
 struct shape {
@@ -84,6 +90,7 @@ struct value {
 enum attr_kind { ATTR_INT, ATTR_FLOAT, ATTR_STRING, ATTR_INTS, ATTR_FLOATS, ATTR_STRINGS, ATTR_TENSOR, ATTR_GRAPH };
 
 struct graph;
+struct graph_block;
 
 struct attr {
     const char *name;
@@ -124,12 +131,20 @@ struct graph {
     int32_t n_syms;
     uint8_t hash[32]; /* of the skeleton; set by onnx_export_skeleton / onnx_import of one */
     bool has_hash;
-    void *backing; /* what keeps weight data alive (the importer's mapping); ended by backing_close */
+    struct graph_block *blocks; /* of graph_alloc_data */
+    void *backing;              /* what keeps weight data alive (the importer's mapping); ended by backing_close */
     void (*backing_close)(void *backing);
 };
 
 struct graph *graph_open(size_t arena_limit_bytes); /* NULL when memory is gone */
 void graph_close(struct graph *g);                  /* closes subgraphs' memory too (same arena); NULL allowed */
+
+struct graph *graph_open_child(struct graph *parent); /* a subgraph in the parent's arena; NULL when memory is gone */
+
+/* Zeroed memory for the data of weights that are made, 64-byte aligned, outside the arena's limit; lives as long as the
+ * outermost graph (or until graph_sweep_data). NULL when memory is gone. */
+void *graph_alloc_data(struct graph *g, int64_t bytes);
+void graph_sweep_data(struct graph *top); /* frees such data that no value or attribute refers to */
 
 /* Builders, for importer, passes, grad and tests. Return an id or YK_ABSENT when memory is gone. Strings are copied. */
 int32_t graph_add_value(struct graph *g, const char *name, enum value_kind kind, enum dtype dtype);
@@ -151,14 +166,20 @@ float node_attr_f(const struct node *n, const char *name, float otherwise);
 const char *node_attr_s(const struct node *n, const char *name, const char *otherwise);
 const struct attr *node_attr_ints(const struct node *n, const char *name); /* NULL unless kind is ATTR_INTS */
 
+/* Everything a node reads: its inputs, and what its subgraphs capture from its graph. Absent inputs are left out; a
+ * value may come twice. */
+void node_each_use(const struct node *n, void (*fn)(void *arg, int32_t value), void *arg);
+
 /* Puts nodes into the canonical order: topological, ties by the order in which the nodes stand now. YK_FORMAT on a
  * cycle, a value used before anybody makes it, or made twice; why names it. */
 yk_err graph_sort(struct graph *g, struct yk_diag *why);
-/* Drops nodes and values that no graph output needs; renumbers. */
+/* Drops nodes and values that no graph output needs (graph inputs stay), and optional outputs that nobody reads;
+ * renumbers. Ids from before are void. */
 yk_err graph_prune(struct graph *g);
 
 /* The named dimension that is the batch: dim 0 of the first input, if it is named and every input that has it has it in
- * front. -1 if the model has a fixed first dimension; then *fixed is that number (1 if rank 0). */
+ * front. -1 if the model has a fixed first dimension; then *fixed is that number (1 if the rank is 0
+ * or there is no number). */
 int32_t graph_batch_dim(const struct graph *g, int64_t *fixed);
 
 #endif
