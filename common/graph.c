@@ -102,7 +102,8 @@ int64_t dtype_read_int(enum dtype t, const void *data, int64_t i)
 
 int64_t shape_count(const struct shape *s)
 {
-    /* The product of max(d, 1) must fit too, so that strides of an empty tensor never overflow. */
+    /* The product of max(d, 1) is bounded too, so that strides of an empty tensor never overflow; the bound leaves room
+     * for sums of sizes, pads and strides. */
     int64_t n = 1;
     bool empty = false;
     if (s->rank < 0 || s->rank > YK_MAX_RANK)
@@ -112,7 +113,7 @@ int64_t shape_count(const struct shape *s)
             return -1;
         if (s->dims[i] == 0)
             empty = true;
-        else if (!yk_mul_i64(n, s->dims[i], &n))
+        else if (!yk_mul_i64(n, s->dims[i], &n) || n > YK_MAX_COUNT)
             return -1;
     }
     return empty ? 0 : n;

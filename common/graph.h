@@ -12,6 +12,7 @@
 
 #define YK_MAX_RANK 8
 #define YK_ABSENT (-1)
+#define YK_MAX_COUNT ((int64_t)1 << 56) /* elements of a tensor */
 
 /* X(NAME, text, bytes): one list for enum, names (numpy's) and sizes. Values are ours, not ONNX's. */
 #define YK_DTYPES(X)       \
@@ -54,7 +55,7 @@ struct shape {
     int rank;
     int64_t dims[YK_MAX_RANK];
 };
-int64_t shape_count(const struct shape *s); /* elements; -1 if a dim is unknown or on overflow */
+int64_t shape_count(const struct shape *s); /* elements; -1 if a dim is unknown or over YK_MAX_COUNT */
 int64_t shape_bytes(const struct shape *s); /* -1 likewise */
 bool shape_equal(const struct shape *a, const struct shape *b);
 void shape_text(const struct shape *s, char *out, size_t size); /* "float32[1,3,224,224]" */

@@ -54,17 +54,29 @@ const struct op *op_at(int i); /* for `yoke local ops` */
 double op_flops(const struct op_ctx *c);
 double op_bytes(const struct op_ctx *c); /* inputs read + outputs written, weights included */
 
+/* Checks arity, absent inputs and known input shapes, calls the rule, and checks what it made (rank, non-negative dims,
+ * bytes without overflow). Always goes through here. */
+yk_err op_infer(struct op_ctx *c);
+
 /* Arithmetic that shape rules and kernels share, so that both see the same numbers. */
-struct conv_dims { /* of Conv, ConvTranspose and pooling, up to 3 spatial axes; missing axes are 1 */
-    int spatial;
+struct conv_dims { /* of Conv, ConvTranspose and pooling; axes 0..spatial-1 are used, the others are 1 with pads 0 */
+    int spatial;   /* 1..3 */
     int64_t n, c, oc, group;
     int64_t in[3], out[3], k[3], stride[3], pad_begin[3], pad_end[3], dilation[3];
 };
-/* auto_pad, strides, pads, dilations, ceil_mode resolved and checked. weight is NULL for pooling (kernel_shape attr).
- */
+/* auto_pad, strides, pads, dilations, ceil_mode resolved and checked. w is NULL for pooling (kernel_shape attr, oc = c,
+ * group 1); there every pad is smaller than the dilated kernel, but a dilated window may still hold no element. With
+ * ceil_mode no window starts behind the input and its front padding. */
 yk_err op_conv_dims(
     const struct node *n, const struct shape *x, const struct shape *w, struct conv_dims *out, struct yk_diag *why);
 yk_err op_broadcast(const struct shape *const *in, int n, struct shape *out, struct yk_diag *why);
+/* Slice: per axis of input 0 the first index, the step (may be negative) and how many; starts.. come from contents. */
+struct slice_dims {
+    int64_t start[YK_MAX_RANK], step[YK_MAX_RANK], count[YK_MAX_RANK];
+};
+yk_err op_slice_dims(const struct op_ctx *c, struct slice_dims *out);
+/* Reduce*, ArgMax: which axes of input 0 go, from attributes or the axes input. */
+yk_err op_reduce_axes(const struct op_ctx *c, bool reduced[YK_MAX_RANK]);
 yk_err op_axis(int64_t axis, int rank, int *out, struct yk_diag *why); /* negative axes resolved */
 
 #endif

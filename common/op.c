@@ -1,0 +1,211 @@
+/* The op table: one row per op. To add an op: a row here, its rule in the family's file, a kernel in ref.
+ *
+ * Own ops (domain ai.yoke), made by passes_fuse:
+ *   FusedConv X W [B] [R]: Conv with its attributes, then + R (same shape as Y), then the activation.
+ *   FusedGemm A B [C]: Gemm with its attributes, then the activation; A may have more than two axes (the leading ones
+ *     are rows; transA 0 then, and C has at most one axis).
+ *   activation: "none" (default) | "relu" | "clip" with floats min and max. */
+#include <string.h>
+
+#include "common/op_rules.h"
+
+#define VARIADIC OP_MAX_IN
+#define VARIADIC_OUT OP_MAX_OUT
+
+#define EW OP_ELEMENTWISE
+#define MOVE (OP_SHAPE)
+#define VIEW (OP_SHAPE | OP_VIEW)
+
+/* name, domain, inputs, outputs, since, flags, rule, flops */
+static const struct op ops[] = {
+    /* contractions */
+    {"Conv", "", 2, 3, 1, 1, 11, OP_CONTRACTION, op_rule_conv, op_flops_conv},
+    {"FusedConv", "ai.yoke", 2, 4, 1, 1, 1, OP_CONTRACTION, op_rule_conv, op_flops_conv},
+    {"Gemm", "", 2, 3, 1, 1, 13, OP_CONTRACTION, op_rule_gemm, op_flops_gemm},
+    {"FusedGemm", "ai.yoke", 2, 3, 1, 1, 1, OP_CONTRACTION, op_rule_fused_gemm, op_flops_gemm},
+    {"MatMul", "", 2, 2, 1, 1, 13, OP_CONTRACTION, op_rule_matmul, op_flops_matmul},
+    /* pooling */
+    {"MaxPool", "", 1, 1, 1, 2, 12, 0, op_rule_max_pool, op_flops_pool},
+    {"AveragePool", "", 1, 1, 1, 1, 11, 0, op_rule_average_pool, op_flops_pool},
+    {"GlobalAveragePool", "", 1, 1, 1, 1, 1, 0, op_rule_global_pool, op_flops_input},
+    {"GlobalMaxPool", "", 1, 1, 1, 1, 1, 0, op_rule_global_pool, op_flops_input},
+    /* normalisation */
+    {"BatchNormalization", "", 5, 5, 1, 3, 15, 0, op_rule_batchnorm, NULL},
+    {"LayerNormalization", "", 2, 3, 1, 3, 17, 0, op_rule_layernorm, op_flops_norm},
+    {"InstanceNormalization", "", 3, 3, 1, 1, 6, 0, op_rule_instancenorm, op_flops_norm},
+    {"Softmax", "", 1, 1, 1, 1, 13, 0, op_rule_softmax, op_flops_softmax},
+    {"LogSoftmax", "", 1, 1, 1, 1, 13, 0, op_rule_softmax, op_flops_softmax},
+    /* elementwise, one input */
+    {"Relu", "", 1, 1, 1, 1, 14, EW, op_rule_relu, NULL},
+    {"LeakyRelu", "", 1, 1, 1, 1, 16, EW, op_rule_unary_float, NULL},
+    {"Elu", "", 1, 1, 1, 1, 6, EW, op_rule_unary_float, NULL},
+    {"Clip", "", 1, 3, 1, 1, 13, EW, op_rule_clip, NULL},
+    {"Sigmoid", "", 1, 1, 1, 1, 13, EW, op_rule_unary_float, NULL},
+    {"HardSigmoid", "", 1, 1, 1, 1, 6, EW, op_rule_unary_float, NULL},
+    {"HardSwish", "", 1, 1, 1, 1, 14, EW, op_rule_unary_float, NULL},
+    {"Tanh", "", 1, 1, 1, 1, 13, EW, op_rule_unary_float, NULL},
+    {"Softplus", "", 1, 1, 1, 1, 1, EW, op_rule_unary_float, NULL},
+    {"Erf", "", 1, 1, 1, 1, 13, EW, op_rule_unary_float, NULL},
+    {"Exp", "", 1, 1, 1, 1, 13, EW, op_rule_unary_float, NULL},
+    {"Log", "", 1, 1, 1, 1, 13, EW, op_rule_unary_float, NULL},
+    {"Sqrt", "", 1, 1, 1, 1, 13, EW, op_rule_unary_float, NULL},
+    {"Reciprocal", "", 1, 1, 1, 1, 13, EW, op_rule_unary_float, NULL},
+    {"Sin", "", 1, 1, 1, 1, 7, EW, op_rule_unary_float, NULL},
+    {"Cos", "", 1, 1, 1, 1, 7, EW, op_rule_unary_float, NULL},
+    {"Floor", "", 1, 1, 1, 1, 13, EW, op_rule_unary_float, NULL},
+    {"Ceil", "", 1, 1, 1, 1, 13, EW, op_rule_unary_float, NULL},
+    {"Round", "", 1, 1, 1, 1, 11, EW, op_rule_unary_float, NULL},
+    {"Neg", "", 1, 1, 1, 1, 13, EW, op_rule_unary_signed, NULL},
+    {"Abs", "", 1, 1, 1, 1, 13, EW, op_rule_unary_number, NULL},
+    {"Sign", "", 1, 1, 1, 1, 13, EW, op_rule_unary_number, NULL},
+    {"Not", "", 1, 1, 1, 1, 1, EW, op_rule_not, NULL},
+    {"Cast", "", 1, 1, 1, 1, 13, EW, op_rule_cast, NULL},
+    /* elementwise with broadcast */
+    {"Add", "", 2, 2, 1, 1, 14, EW, op_rule_arith, NULL},
+    {"Sub", "", 2, 2, 1, 1, 14, EW, op_rule_arith, NULL},
+    {"Mul", "", 2, 2, 1, 1, 14, EW, op_rule_arith, NULL},
+    {"Div", "", 2, 2, 1, 1, 14, EW, op_rule_arith, NULL},
+    {"Pow", "", 2, 2, 1, 1, 15, EW, op_rule_pow, NULL},
+    {"Mod", "", 2, 2, 1, 1, 13, EW, op_rule_mod, NULL},
+    {"Min", "", 1, VARIADIC, 1, 1, 13, EW, op_rule_arith, op_flops_nary},
+    {"Max", "", 1, VARIADIC, 1, 1, 13, EW, op_rule_arith, op_flops_nary},
+    {"Sum", "", 1, VARIADIC, 1, 1, 13, EW, op_rule_arith_float, op_flops_nary},
+    {"Mean", "", 1, VARIADIC, 1, 1, 13, EW, op_rule_arith_float, op_flops_nary},
+    {"Equal", "", 2, 2, 1, 1, 13, EW, op_rule_equal, NULL},
+    {"Greater", "", 2, 2, 1, 1, 13, EW, op_rule_compare, NULL},
+    {"GreaterOrEqual", "", 2, 2, 1, 1, 16, EW, op_rule_compare, NULL},
+    {"Less", "", 2, 2, 1, 1, 13, EW, op_rule_compare, NULL},
+    {"LessOrEqual", "", 2, 2, 1, 1, 16, EW, op_rule_compare, NULL},
+    {"And", "", 2, 2, 1, 1, 7, EW, op_rule_logic, NULL},
+    {"Or", "", 2, 2, 1, 1, 7, EW, op_rule_logic, NULL},
+    {"Xor", "", 2, 2, 1, 1, 7, EW, op_rule_logic, NULL},
+    {"Where", "", 3, 3, 1, 1, 16, EW, op_rule_where, NULL},
+    /* reductions */
+    {"ReduceMean", "", 1, 1, 1, 1, 13, 0, op_rule_reduce, op_flops_input},
+    {"ReduceSum", "", 1, 2, 1, 1, 13, 0, op_rule_reduce, op_flops_input},
+    {"ReduceMax", "", 1, 1, 1, 1, 13, 0, op_rule_reduce, op_flops_input},
+    {"ReduceMin", "", 1, 1, 1, 1, 13, 0, op_rule_reduce, op_flops_input},
+    {"ReduceProd", "", 1, 1, 1, 1, 13, 0, op_rule_reduce, op_flops_input},
+    {"ReduceSumSquare", "", 1, 1, 1, 1, 13, 0, op_rule_reduce, op_flops_input},
+    {"ReduceL2", "", 1, 1, 1, 1, 13, 0, op_rule_reduce, op_flops_input},
+    {"ArgMax", "", 1, 1, 1, 1, 13, 0, op_rule_argmax, op_flops_input},
+    {"CumSum", "", 2, 2, 1, 1, 14, 0, op_rule_cumsum, NULL},
+    /* same bytes, other shape */
+    {"Identity", "", 1, 1, 1, 1, 16, VIEW, op_rule_identity, NULL},
+    {"Flatten", "", 1, 1, 1, 1, 13, VIEW, op_rule_flatten, NULL},
+    {"Reshape", "", 2, 2, 1, 1, 14, VIEW, op_rule_reshape, NULL},
+    {"Squeeze", "", 1, 2, 1, 1, 13, VIEW, op_rule_squeeze, NULL},
+    {"Unsqueeze", "", 2, 2, 1, 1, 13, VIEW, op_rule_unsqueeze, NULL},
+    /* moving and making */
+    {"Dropout", "", 1, 3, 1, 2, 13, MOVE, op_rule_dropout, op_flops_zero},
+    {"Transpose", "", 1, 1, 1, 1, 13, MOVE, op_rule_transpose, op_flops_zero},
+    {"Concat", "", 1, VARIADIC, 1, 1, 13, MOVE, op_rule_concat, op_flops_zero},
+    {"Split", "", 1, 2, 1, VARIADIC_OUT, 13, MOVE, op_rule_split, op_flops_zero},
+    {"Slice", "", 3, 5, 1, 1, 13, MOVE, op_rule_slice, op_flops_zero},
+    {"Gather", "", 2, 2, 1, 1, 13, MOVE, op_rule_gather, op_flops_zero},
+    {"GatherElements", "", 2, 2, 1, 1, 13, MOVE, op_rule_gather_elements, op_flops_zero},
+    {"Expand", "", 2, 2, 1, 1, 13, MOVE, op_rule_expand, op_flops_zero},
+    {"Tile", "", 2, 2, 1, 1, 13, MOVE, op_rule_tile, op_flops_zero},
+    {"Pad", "", 2, 3, 1, 1, 13, MOVE, op_rule_pad, op_flops_zero},
+    {"Shape", "", 1, 1, 1, 1, 15, MOVE, op_rule_shape, op_flops_zero},
+    {"Size", "", 1, 1, 1, 1, 13, MOVE, op_rule_size, op_flops_zero},
+    {"Constant", "", 0, 0, 1, 1, 13, MOVE, op_rule_constant, op_flops_zero},
+    {"ConstantOfShape", "", 1, 1, 1, 1, 9, MOVE, op_rule_constant_of_shape, op_flops_zero},
+    {"Range", "", 3, 3, 1, 1, 11, MOVE, op_rule_range, op_flops_zero},
+};
+
+const struct op *op_find(const char *domain, const char *name)
+{
+    if (strcmp(domain, "ai.onnx") == 0)
+        domain = "";
+    for (size_t i = 0; i < YK_COUNT(ops); i++)
+        if (ops[i].name[0] == name[0] && strcmp(ops[i].name, name) == 0 && strcmp(ops[i].domain, domain) == 0)
+            return &ops[i];
+    return NULL;
+}
+
+int op_count(void)
+{
+    return (int)YK_COUNT(ops);
+}
+
+const struct op *op_at(int i)
+{
+    return i >= 0 && i < op_count() ? &ops[i] : NULL;
+}
+
+static yk_err check_inputs(const struct op_ctx *c)
+{
+    const struct op *op = c->node->op;
+    if (c->n_in < op->min_in || c->n_in > op->max_in)
+        return yk_fail(c->why, YK_INVAL, "%d inputs, wants %d to %d", c->n_in, op->min_in, op->max_in);
+    if (c->n_out < op->min_out || c->n_out > op->max_out)
+        return yk_fail(c->why, YK_INVAL, "%d outputs, wants %d to %d", c->n_out, op->min_out, op->max_out);
+    /* Of a variadic list every member counts; else optional inputs come behind the required ones. */
+    int required = op->max_in == VARIADIC ? c->n_in : op->min_in;
+    for (int i = 0; i < c->n_in; i++) {
+        if (!c->in[i]) {
+            if (i < required)
+                return yk_fail(c->why, YK_INVAL, "input %d is missing", i);
+            continue;
+        }
+        if (c->in[i]->dtype == DT_NONE || c->in[i]->rank < 0)
+            return yk_fail(c->why, YK_UNSUPPORTED, "type or rank of input %d is not known", i);
+        int64_t bytes = shape_bytes(c->in[i]);
+        for (int k = 0; bytes < 0 && k < c->in[i]->rank; k++)
+            if (c->in[i]->dims[k] < 0)
+                return yk_fail(c->why, YK_UNSUPPORTED, "axis %d of input %d has a size that depends on data", k, i);
+        if (bytes < 0)
+            return yk_fail(c->why, YK_LIMIT, "input %d is too large", i);
+    }
+    return YK_OK;
+}
+
+yk_err op_infer(struct op_ctx *c)
+{
+    yk_err err = check_inputs(c);
+    if (err)
+        return err;
+    for (int i = 0; i < c->n_out; i++) {
+        c->out[i] = (struct shape){.dtype = DT_NONE, .rank = 0};
+        c->out_known[i] = false;
+    }
+    err = c->node->op->infer(c);
+    if (err)
+        return err;
+    for (int i = 0; i < c->n_out; i++) {
+        const struct shape *s = &c->out[i];
+        if (s->rank > YK_MAX_RANK)
+            return yk_fail(c->why, YK_LIMIT, "output %d would have %d axes, the limit is %d", i, s->rank, YK_MAX_RANK);
+        if (s->dtype == DT_NONE)
+            return yk_fail(c->why, YK_INTERNAL, "no type for output %d", i);
+        if (shape_bytes(s) < 0)
+            return yk_fail(c->why, YK_LIMIT, "output %d is too large", i);
+        if (c->out_known[i] && shape_count(s) > OP_MAX_CONTENT)
+            c->out_known[i] = false;
+    }
+    return YK_OK;
+}
+
+double op_flops(const struct op_ctx *c)
+{
+    const struct op *op = c->node->op;
+    if (op->flops)
+        return op->flops(c);
+    if (op->flags & (OP_SHAPE | OP_VIEW))
+        return 0;
+    return (double)YK_MAX(shape_count(&c->out[0]), 0);
+}
+
+double op_bytes(const struct op_ctx *c)
+{
+    double bytes = 0;
+    if (c->node->op->flags & OP_VIEW)
+        return 0;
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i])
+            bytes += (double)YK_MAX(shape_bytes(c->in[i]), 0);
+    for (int i = 0; i < c->n_out; i++)
+        bytes += (double)YK_MAX(shape_bytes(&c->out[i]), 0);
+    return bytes;
+}

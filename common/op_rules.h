@@ -1,0 +1,64 @@
+/* Shape rules and FLOP counts by family (op_conv.c, op_math.c, op_shape.c, op_index.c), and what they share
+ * (op_util.c, op_content.c). Only op*.c includes this; everybody else asks through op.h. */
+#ifndef YK_OP_RULES_H
+#define YK_OP_RULES_H
+
+#include "common/op.h"
+
+#define OP_BIT(t) (1u << (t))
+#define OP_FLOATS (OP_BIT(DT_F32) | OP_BIT(DT_F64) | OP_BIT(DT_F16) | OP_BIT(DT_BF16))
+#define OP_SIGNED (OP_BIT(DT_I8) | OP_BIT(DT_I16) | OP_BIT(DT_I32) | OP_BIT(DT_I64))
+#define OP_UNSIGNED (OP_BIT(DT_U8) | OP_BIT(DT_U16) | OP_BIT(DT_U32) | OP_BIT(DT_U64))
+#define OP_INDEX (OP_BIT(DT_I32) | OP_BIT(DT_I64))
+#define OP_NUMERIC (OP_FLOATS | OP_SIGNED | OP_UNSIGNED)
+#define OP_ANY (OP_NUMERIC | OP_BIT(DT_BOOL))
+
+/* ---- op_util.c ---- */
+yk_err op_want(const struct op_ctx *c, int i, unsigned dtypes);     /* input i, if present, has one of these dtypes */
+yk_err op_want_same(const struct op_ctx *c, int i, int j);          /* inputs i and j, if present, share a dtype */
+yk_err op_want_rank(const struct op_ctx *c, int i, int lo, int hi); /* of input i, if present */
+/* An attribute of that name and kind, or the default; YK_INVAL if it has another kind. */
+yk_err op_attr_i(const struct op_ctx *c, const char *name, int64_t otherwise, int64_t *out);
+yk_err op_attr_axis(const struct op_ctx *c, int64_t otherwise, int rank, int *out); /* "axis" */
+/* Contents of input i: a scalar or 1-D tensor of int32 or int64. YK_UNSUPPORTED if it is computed from data. */
+yk_err op_ints(const struct op_ctx *c, int i, const char *what, const int64_t **v, int *n);
+/* Value of input i if it is a weight of one element. */
+bool op_const_scalar(const struct op_ctx *c, int i, double *out);
+bool op_is_scalar(const struct shape *s);                                 /* rank 0, or one element of rank 1 */
+bool op_broadcasts_to(const struct shape *s, const struct shape *target); /* unidirectional */
+void op_out(struct op_ctx *c, int i, enum dtype dtype, int rank, const int64_t *dims);
+void op_out_like(struct op_ctx *c, int i, const struct shape *s, enum dtype dtype);
+
+/* ---- op_content.c: integers that shape arithmetic follows ---- */
+void op_content_copy(struct op_ctx *c, int from, int out); /* same elements, other shape */
+void op_content_elementwise(struct op_ctx *c);             /* by the op's name; leaves it unknown if it cannot */
+void op_content_cast(struct op_ctx *c);
+void op_content_reduce(struct op_ctx *c);
+void op_content_tensor(struct op_ctx *c, const struct value *t); /* of a weight or attribute into output 0 */
+bool op_fits(enum dtype t, int64_t v);
+
+/* ---- rules ---- */
+#define OP_RULES(X)                                                                                                    \
+    X(conv)                                                                                                            \
+    X(max_pool) X(average_pool) X(global_pool) X(gemm) X(fused_gemm) X(matmul) X(unary_float) X(unary_number)          \
+        X(unary_signed) X(relu) X(not ) X(clip) X(arith) X(arith_float) X(pow) X(mod) X(compare) X(equal) X(logic)     \
+            X(where) X(softmax) X(batchnorm) X(layernorm) X(instancenorm) X(reduce) X(argmax) X(cumsum) X(identity)    \
+                X(dropout) X(cast) X(flatten) X(reshape) X(transpose) X(squeeze) X(unsqueeze) X(shape) X(size)         \
+                    X(constant) X(constant_of_shape) X(range) X(concat) X(split) X(slice) X(gather) X(gather_elements) \
+                        X(expand) X(tile) X(pad)
+#define X(rule) yk_err op_rule_##rule(struct op_ctx *c);
+OP_RULES(X)
+#undef X
+
+/* ---- FLOPs ---- */
+double op_flops_conv(const struct op_ctx *c);
+double op_flops_pool(const struct op_ctx *c);
+double op_flops_gemm(const struct op_ctx *c);
+double op_flops_matmul(const struct op_ctx *c);
+double op_flops_input(const struct op_ctx *c); /* one per element read */
+double op_flops_nary(const struct op_ctx *c);  /* inputs - 1 per output element */
+double op_flops_softmax(const struct op_ctx *c);
+double op_flops_norm(const struct op_ctx *c);
+double op_flops_zero(const struct op_ctx *c);
+
+#endif
