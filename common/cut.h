@@ -13,10 +13,11 @@ struct cut_range {
 struct cut {
     int32_t after;
     int32_t n_values;
-    const int32_t *values; /* ids, ascending; node outputs and graph inputs needed behind; weights never cross */
-    int64_t bytes;         /* forward, for the sizes that the shapes were inferred for */
-    int64_t grad_bytes;    /* backward: of the float values among them */
-    bool forbidden;        /* a value that crosses has a data-dependent shape or is a sequence */
+    const int32_t
+        *values;        /* ids, ascending; node outputs and graph inputs that nodes behind read; weights never cross */
+    int64_t bytes;      /* forward, for the sizes that the shapes were inferred for */
+    int64_t grad_bytes; /* backward: of the float values among them */
+    bool forbidden;     /* a value that crosses has a data-dependent shape or is a sequence */
 };
 
 struct cuts {
@@ -28,12 +29,15 @@ yk_err cut_all(const struct graph *g, const struct shapes *s, struct cuts *out, 
 void cuts_fini(struct cuts *c);
 
 /* ---- stages of any form ---- */
+#define CUT_MAX_STAGES 1024
 /* stage_of[node] in 0..n_stages-1 for every node. Checks that the graph of stages is acyclic and no stage is empty, and
  * that nothing forbidden crosses. Errors name the two nodes that force the cycle, or the value. */
 yk_err cut_check(
     const struct graph *g, const struct shapes *s, const int32_t *stage_of, int32_t n_stages, struct yk_diag *why);
 
-/* One directed edge of the stage graph. Stage -1 is the source: it makes the graph inputs and takes the outputs. */
+/* One directed edge of the stage graph. Stage -1 is the source: it makes the graph inputs and takes the outputs. A
+ * graph output that other stages read too goes both ways; one that is a graph input or a weight needs no edge: the
+ * source has it. */
 struct cut_edge {
     int32_t from, to;
     int32_t n_values;

@@ -11,20 +11,39 @@
 struct memplan_node {
     int64_t packed_bytes;    /* weights in the form's own layout, kept beside the original unless drops_weights */
     int64_t workspace_bytes; /* scratch while the node runs */
-    bool drops_weights;      /* the original weights are not needed once packed */
+    bool drops_weights;      /* no weight among the node's inputs is needed once packed */
 };
 
 struct memplan {
     int64_t arena_bytes;  /* intermediates + workspace */
     int64_t weight_bytes; /* resident originals */
     int64_t packed_bytes;
-    int64_t in_bytes, out_bytes; /* boundary values of one microbatch (inputs from elsewhere, outputs that leave) */
+    int64_t in_bytes, out_bytes; /* boundary values of one microbatch, each rounded up to MEMPLAN_ALIGN */
     int64_t total_bytes;         /* arena + weights + packed + depth * (in + out) */
     int64_t *offset; /* by value id: place in the arena, -1 if not there (weights, boundary, not in the stage) */
-    int64_t workspace_offset;
+    int32_t *root;   /* by value id: the value whose memory holds it: itself, or what a chain of views starts from */
+    int64_t workspace_offset; /* one region behind the intermediates, as large as the largest workspace of a node */
     int32_t n_in, n_out;
     int32_t *in, *out; /* boundary value ids, ascending */
     struct yk_arena *arena;
+};
+
+/* Where an executor finds a value while the stage runs:
+ *   ARENA   arena + offset
+ *   IN      the buffer of boundary input in[index]
+ *   OUT     the buffer of boundary output out[index]
+ *   WEIGHT  the data of weight `root`
+ *   NOWHERE the stage does not touch the value
+ * A view (OP_VIEW) has the place of its root and costs nothing: if the places of its input and its output are equal the
+ * executor skips the node. A view that leaves the stage has a buffer of its own (OUT): then the executor copies.
+ * A buffer lives from the node that makes it to the last node that reads it or a view of it, both included, so outputs
+ * never overlap inputs. */
+enum memplan_where { MEMPLAN_NOWHERE, MEMPLAN_ARENA, MEMPLAN_IN, MEMPLAN_OUT, MEMPLAN_WEIGHT };
+struct memplan_place {
+    enum memplan_where where;
+    int32_t root;   /* value id */
+    int32_t index;  /* of IN and OUT */
+    int64_t offset; /* of ARENA */
 };
 
 /* in_stage: one byte per node of the graph. table: by node, or NULL (zeros). shapes: at the maximum sizes.
@@ -32,6 +51,7 @@ struct memplan {
  * offset over its lifetime; the same input always gives the same plan. */
 yk_err memplan_make(const struct graph *g, const struct shapes *s, const uint8_t *in_stage,
     const struct memplan_node *table, int32_t depth, struct memplan *out, struct yk_diag *why);
+struct memplan_place memplan_place(const struct memplan *m, const struct graph *g, int32_t value);
 void memplan_fini(struct memplan *m);
 
 #endif
