@@ -1,0 +1,109 @@
+/* What the files of the importer share. Private to onnx_import*.c and onnx_upgrade.c.
+ *
+ * The model is walked several times, never copied: names and lists go to the graph's arena, weights stay in the
+ * mapping. A graph is read in five passes (weights, inputs, what nodes make, nodes, outputs), so nodes may stand in any
+ * order. A node is read into struct onnx_node, brought to its opset-17 form by onnx_upgrade, and emitted as one or more
+ * graph nodes. What is not supported is noted with onnx_import_problem and reading goes on; what is malformed ends it.
+ */
+#ifndef YK_ONNX_IMPORT_H
+#define YK_ONNX_IMPORT_H
+
+#include "common/onnx.h"
+#include "common/op.h"
+#include "common/pb.h"
+
+#define ONNX_OPSET_MIN 6
+#define ONNX_OPSET_MAX 17
+/* A subgraph lies three messages below its parent (node, attribute, graph): 64 messages in all. */
+#define ONNX_MAX_DEPTH 20
+#define ONNX_MAX_SYMS 1024
+#define ONNX_MARK "yoke.skeleton" /* metadata: this file is a skeleton */
+#define ONNX_IDS "yoke.ids"       /* metadata: value ids in file order, if they differ from it */
+
+struct onnx_mapping { /* a mapped file; the graph's backing is a list of them */
+    struct onnx_mapping *next;
+    const uint8_t *data;
+    size_t len;
+    const char *location; /* relative to the model's folder; "" is the model itself */
+};
+
+struct onnx_opset {
+    struct pb_text domain;
+    int64_t version;
+};
+
+struct onnx_import {
+    struct graph *root;
+    const char *folder; /* real path; NULL: no external data */
+    struct onnx_mapping **mappings;
+    struct pb model;
+    int64_t opset; /* of ""; 0: outside what is supported, nodes are only listed */
+    struct onnx_opset *opsets;
+    size_t n_opsets;
+    bool skeleton; /* marked, or has a weight by hash */
+    struct yk_buf *problems;
+    struct yk_buf listing; /* the same lines, for why */
+    int n_problems;
+    struct yk_diag *why;
+};
+
+/* Names of one graph, and of the graphs around it. */
+struct onnx_scope {
+    struct onnx_scope *parent;
+    struct graph *g;
+    const char *path; /* "" or "node 3 'if' (If) then_branch: " */
+    int depth;
+    struct pb file; /* the GraphProto */
+    int32_t *slots; /* open addressing by name: value id + 1, 0 is free */
+    size_t n_slots, n_used;
+};
+
+struct onnx_node {
+    int32_t index; /* in the file */
+    const char *name, *op_type, *domain;
+    int32_t *in, *out;
+    int32_t n_in, n_out;
+    struct attr *attr;
+    int32_t n_attr;
+};
+
+/* onnx_import.c */
+void onnx_import_problem(struct onnx_import *im, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+yk_err onnx_import_nomem(struct onnx_import *im);
+char *onnx_import_text(struct onnx_import *im, const struct pb_text *t); /* in the arena; NULL when memory is gone */
+
+/* onnx_import_graph.c: one GraphProto into scope->g. */
+yk_err onnx_import_graph(struct onnx_import *im, struct onnx_scope *scope, struct pb graph);
+int32_t onnx_import_find(const struct onnx_scope *scope, const char *name, size_t len); /* in this scope only */
+/* Adds a value under a name that is not taken yet. NULL data: not a weight. */
+yk_err onnx_import_value(struct onnx_import *im, struct onnx_scope *scope, const char *name, enum value_kind kind,
+    enum dtype dtype, int32_t *id);
+/* A weight for a node that is upgraded; "<name of the node's first output>/<role>", made unique. data is copied. */
+yk_err onnx_import_const(struct onnx_import *im, struct onnx_scope *scope, const struct onnx_node *n, const char *role,
+    const struct shape *shape, const void *data, int32_t *id);
+/* A value between the nodes that an old node becomes. */
+yk_err onnx_import_temp(
+    struct onnx_import *im, struct onnx_scope *scope, const struct onnx_node *n, const char *role, int32_t *id);
+/* The value that a name means here; a value of a graph around becomes a capture of every graph between. */
+yk_err onnx_import_resolve(struct onnx_import *im, struct onnx_scope *scope, const char *name, size_t len, int32_t *id);
+
+/* onnx_import_node.c: a NodeProto, first what it makes (a Constant becomes a weight), later all of it. */
+yk_err onnx_import_node_outputs(struct onnx_import *im, struct onnx_scope *scope, struct pb node, int32_t index);
+yk_err onnx_import_node(struct onnx_import *im, struct onnx_scope *scope, struct pb node, int32_t index);
+/* Adds the node as it stands, or notes that its op is not supported. Takes n->attr. */
+yk_err onnx_import_emit(struct onnx_import *im, struct onnx_scope *scope, const struct onnx_node *n);
+void onnx_import_node_text(const struct onnx_scope *scope, const struct onnx_node *n, char *out, size_t size);
+
+/* onnx_import_tensor.c: one TensorProto. Fills shape, dtype, data, bytes, hash, aligned of v (not its name).
+ * A dtype that the IR has not is a problem, not an error: then *supported is false and v is empty. what: for messages.
+ */
+yk_err onnx_import_tensor(struct onnx_import *im, struct pb tensor, const char *what, struct value *v, bool *supported);
+/* A Constant node's value_float, value_ints, ... as a tensor. */
+yk_err onnx_import_scalar(struct onnx_import *im, const struct attr *a, const char *what, struct value *v);
+yk_err onnx_import_map(const char *path, struct onnx_mapping **out, struct yk_diag *why);
+void onnx_import_unmap(struct onnx_mapping *list);
+
+/* onnx_upgrade.c: brings the node from opset im->opset to its opset-17 form and emits it. */
+yk_err onnx_upgrade(struct onnx_import *im, struct onnx_scope *scope, struct onnx_node *n);
+
+#endif
