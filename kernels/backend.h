@@ -40,8 +40,13 @@ struct backend_segment {
     const char *const *forms; /* by position in nodes */
     const int32_t *in, *out;  /* value ids that cross the segment, ascending; weights are not among them */
     int32_t n_in, n_out;
-    const void *const *weights; /* by value id: data of every weight the segment uses (dense, aligned 64) */
+    const void *const *weights; /* by value id: data of every weight the segment uses, dense, aligned for its dtype */
     bool weights_variable;      /* training: set_weights will come */
+    /* Host backends in a stage share its memory plan: place[v] is the offset of inner value v in backend_run.scratch
+     * (-1: not there), workspace is at workspace_offset, and prepare asks no scratch of its own. NULL: the backend
+     * plans inner values itself. Valid until release. */
+    const int64_t *place;
+    int64_t workspace_offset;
 };
 
 struct backend_run {
@@ -49,6 +54,9 @@ struct backend_run {
     struct backend_buffer *const *in, *const *out; /* as in the segment */
     void *scratch; /* host memory of the segment's workspace and inner values, as prepare asked */
     uint64_t seed; /* of random ops: (seed, step, microbatch) mixed by the caller */
+    /* Host backends call it after each node, in their order, from the thread that runs them. NULL: not wanted. */
+    void (*trace)(void *arg, int32_t node, double ms);
+    void *trace_arg;
 };
 
 struct backend_ops {
@@ -65,7 +73,8 @@ struct backend_ops {
      * on op, attributes, dtypes and shapes only. Any thread. */
     int (*forms)(struct backend *b, const struct op_ctx *node, struct backend_form *out, int max);
 
-    /* Sets *scratch_bytes (host) and *device_bytes of one run. Takes time: packs and compiles. */
+    /* Sets *scratch_bytes (host, of one run) and *packed_bytes (what it holds for weights). Takes time: packs and
+     * compiles. seg and its arrays are borrowed for the call, graph and weights until release. */
     yk_err (*prepare)(struct backend *b, const struct backend_segment *seg, void **handle, int64_t *scratch_bytes,
         int64_t *packed_bytes, struct yk_diag *why);
     yk_err (*set_weights)(struct backend *b, void *handle, const void *const *weights, struct yk_diag *why);

@@ -1,0 +1,65 @@
+/* The reference backend: every op of the table in plain loops. Floats are computed in double and rounded once, sums run
+ * in index order, integers wrap. It is the oracle of the other backends and the last one a node falls back to. Split by
+ * family: ref_math (elementwise), ref_move (data movement), ref_index (gather, scatter, pad), ref_reduce, ref_norm,
+ * ref_conv, ref_pool, ref_gemm. */
+#ifndef YK_REF_H
+#define YK_REF_H
+
+#include "kernels/host.h"
+
+extern const struct host_rows ref_math, ref_move, ref_index, ref_reduce, ref_norm, ref_conv, ref_pool, ref_gemm;
+
+/* Elements of any numeric dtype as double or int64 (uint64 keeps its bits): src[at + i * step] for i < n. */
+void ref_load_d(double *dst, const void *src, enum dtype t, int64_t at, int64_t step, int64_t n);
+void ref_load_i(int64_t *dst, const void *src, enum dtype t, int64_t at, int64_t step, int64_t n);
+/* Rounds to the dtype, to nearest even (floats), or wraps (integers); bool is != 0. */
+void ref_store_d(void *dst, enum dtype t, int64_t at, int64_t step, const double *src, int64_t n);
+void ref_store_i(void *dst, enum dtype t, int64_t at, int64_t step, const int64_t *src, int64_t n);
+
+static inline double ref_d(const struct tensor *t, int64_t at)
+{
+    double v;
+    ref_load_d(&v, t->data, t->shape.dtype, at, 1, 1);
+    return v;
+}
+static inline int64_t ref_i(const struct tensor *t, int64_t at)
+{
+    int64_t v;
+    ref_load_i(&v, t->data, t->shape.dtype, at, 1, 1);
+    return v;
+}
+static inline bool ref_absent(const struct tensor *t)
+{
+    return t->shape.dtype == DT_NONE;
+}
+/* Input i is there. */
+static inline bool ref_has(const struct host_call *c, int i)
+{
+    return i < c->n_in && !ref_absent(&c->in[i]);
+}
+static inline int64_t ref_axis(int64_t axis, int rank)
+{
+    return axis < 0 ? axis + rank : axis;
+}
+
+/* The activation of a fused node: "none", "relu" or "clip" with bounds. NaN passes. */
+struct ref_activation {
+    enum { REF_LINEAR, REF_RELU, REF_CLIP } kind;
+    float lo, hi;
+};
+struct ref_activation ref_activation_of(const struct node *n);
+static inline double ref_activate(const struct ref_activation *a, double v)
+{
+    switch (a->kind) {
+    case REF_LINEAR:
+        return v;
+    case REF_RELU:
+        return v < 0 ? 0 : v;
+    case REF_CLIP:
+        v = v < (double)a->lo ? (double)a->lo : v;
+        return v > (double)a->hi ? (double)a->hi : v;
+    }
+    return v;
+}
+
+#endif

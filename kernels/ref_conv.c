@@ -1,0 +1,81 @@
+/* Convolution, 1 to 3 spatial axes, grouped, with the epilogue of FusedConv. */
+#include "kernels/ref.h"
+
+struct conv_job {
+    struct host_call *c;
+    struct conv_dims d;
+    struct ref_activation activation;
+};
+
+static double conv_sum(const struct conv_job *j, const double *w, int64_t n, int64_t group, const int64_t *at)
+{
+    const struct conv_dims *d = &j->d;
+    const struct tensor *x = &j->c->in[0];
+    int64_t per_group = d->c / d->group, plane = d->in[0] * d->in[1] * d->in[2];
+    double sum = 0;
+    for (int64_t ch = 0; ch < per_group; ch++) {
+        int64_t base = (n * d->c + group * per_group + ch) * plane;
+        for (int64_t a = 0; a < d->k[0]; a++) {
+            int64_t i = at[0] * d->stride[0] + a * d->dilation[0] - d->pad_begin[0];
+            for (int64_t b = 0; b < d->k[1]; b++) {
+                int64_t k = at[1] * d->stride[1] + b * d->dilation[1] - d->pad_begin[1];
+                for (int64_t e = 0; e < d->k[2]; e++, w++) {
+                    int64_t l = at[2] * d->stride[2] + e * d->dilation[2] - d->pad_begin[2];
+                    if (i < 0 || i >= d->in[0] || k < 0 || k >= d->in[1] || l < 0 || l >= d->in[2])
+                        continue;
+                    sum += *w * ref_d(x, base + (i * d->in[1] + k) * d->in[2] + l);
+                }
+            }
+        }
+    }
+    return sum;
+}
+
+/* One piece is planes (image, output channel). */
+static void conv_piece(void *arg, int64_t begin, int64_t end)
+{
+    const struct conv_job *j = arg;
+    struct host_call *c = j->c;
+    const struct conv_dims *d = &j->d;
+    int64_t taps = d->c / d->group * d->k[0] * d->k[1] * d->k[2], plane = d->out[0] * d->out[1] * d->out[2];
+    const double *w = c->workspace;
+    for (int64_t p = begin; p < end; p++) {
+        int64_t n = p / d->oc, oc = p % d->oc;
+        const double *row = w + oc * taps;
+        double bias = ref_has(c, 2) ? ref_d(&c->in[2], oc) : 0;
+        int64_t at[3], i = p * plane;
+        for (at[0] = 0; at[0] < d->out[0]; at[0]++)
+            for (at[1] = 0; at[1] < d->out[1]; at[1]++)
+                for (at[2] = 0; at[2] < d->out[2]; at[2]++, i++) {
+                    double v = conv_sum(j, row, n, oc / (d->oc / d->group), at) + bias;
+                    if (ref_has(c, 3))
+                        v += ref_d(&c->in[3], i);
+                    v = ref_activate(&j->activation, v);
+                    ref_store_d(c->out[0].data, c->out[0].shape.dtype, i, 1, &v, 1);
+                }
+    }
+}
+
+/* The weights as doubles, so that the inner loop has one conversion. */
+static void sizes_conv(const struct op_ctx *c, struct backend_form *f)
+{
+    f->workspace_bytes = shape_count(c->in[1]) * (int64_t)sizeof(double);
+}
+
+static yk_err run_conv(struct host_call *c)
+{
+    struct conv_job j = {.c = c, .activation = ref_activation_of(c->node)};
+    yk_err err = op_conv_dims(c->node, &c->in[0].shape, &c->in[1].shape, &j.d, c->why);
+    if (err)
+        return err;
+    ref_load_d(c->workspace, c->in[1].data, c->in[1].shape.dtype, 0, 1, tensor_count(&c->in[1]));
+    int64_t taps = j.d.c / j.d.group * j.d.k[0] * j.d.k[1] * j.d.k[2];
+    host_split(c, j.d.n * j.d.oc, 2 * taps * j.d.out[0] * j.d.out[1] * j.d.out[2], conv_piece, &j);
+    return YK_OK;
+}
+
+static const struct host_kernel rows[] = {
+    {.domain = "", .op = "Conv", .kind = "ref", .sizes = sizes_conv, .run = run_conv},
+    {.domain = "ai.yoke", .op = "FusedConv", .kind = "ref", .sizes = sizes_conv, .run = run_conv},
+};
+const struct host_rows ref_conv = {rows, (int)YK_COUNT(rows)};
