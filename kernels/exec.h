@@ -28,6 +28,7 @@ void exec_close(struct exec *e);
 const struct memplan *exec_plan(const struct exec *e);     /* boundary values: in/out; memory figures */
 const char *exec_form(const struct exec *e, int32_t node); /* NULL if not in the stage */
 const struct shapes *exec_max_shapes(const struct exec *e);
+int64_t exec_held_bytes(const struct exec *e); /* arena, packed weights, copies of unaligned weights, device staging */
 
 /* Shapes of the boundary at actual sizes (cached for the last sizes). YK_LIMIT names the dimension that is too large.
  */

@@ -40,7 +40,6 @@ struct segment {
     int64_t workspace_offset;
     struct memplan plan; /* of its own, if the caller gave no places */
     bool planned;
-    struct shapes max_copy; /* shapes at prepare, for set_weights; arrays are the caller's */
     struct host_call call;
     struct yk_diag why;
     atomic_bool canceled;
@@ -405,6 +404,8 @@ void host_submit(struct backend *b, void *handle, const struct backend_run *run,
     struct host *h = (struct host *)b;
     struct segment *s = handle;
     yk_err err = YK_OK;
+    /* A cancel that came too late for the last run is not meant for this one. */
+    atomic_store(&s->canceled, false);
     double before = run->trace ? now_ms() : 0;
     for (int32_t i = 0; i < s->n_steps && !err; i++) {
         if (atomic_load_explicit(&s->canceled, memory_order_relaxed)) {
@@ -418,7 +419,6 @@ void host_submit(struct backend *b, void *handle, const struct backend_run *run,
             before = now_ms();
         }
     }
-    atomic_store(&s->canceled, false);
     done(arg, err, err ? s->why.text : "");
 }
 

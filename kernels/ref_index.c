@@ -30,7 +30,7 @@ static yk_err index_of(struct host_call *c, const struct tensor *ids, int64_t at
 static yk_err run_gather(struct host_call *c)
 {
     const struct shape *x = &c->in[0].shape;
-    int64_t axis = ref_axis(node_attr_i(c->node, "axis", 0), x->rank), outer, inner, i;
+    int64_t axis = ref_axis(node_attr_i(c->node, "axis", 0), x->rank), outer, inner, i = 0;
     outer_inner(x, axis, &outer, &inner);
     int64_t limit = x->dims[axis], n = tensor_count(&c->in[1]);
     size_t run = (size_t)inner * element(&c->in[0]);
@@ -60,7 +60,7 @@ static int64_t along(const struct shape *ids, const struct shape *x, int64_t at,
 static yk_err run_gather_elements(struct host_call *c)
 {
     const struct shape *x = &c->in[0].shape, *ids = &c->in[1].shape;
-    int64_t axis = ref_axis(node_attr_i(c->node, "axis", 0), x->rank), i;
+    int64_t axis = ref_axis(node_attr_i(c->node, "axis", 0), x->rank), i = 0;
     size_t size = element(&c->in[0]);
     yk_err err;
     for (int64_t k = 0, n = shape_count(ids); k < n; k++) {
@@ -100,7 +100,7 @@ static yk_err run_scatter_elements(struct host_call *c)
 {
     const struct shape *x = &c->in[0].shape, *ids = &c->in[1].shape;
     const char *how = node_attr_s(c->node, "reduction", "none");
-    int64_t axis = ref_axis(node_attr_i(c->node, "axis", 0), x->rank), i;
+    int64_t axis = ref_axis(node_attr_i(c->node, "axis", 0), x->rank), i = 0;
     yk_err err;
     memcpy(c->out[0].data, c->in[0].data, (size_t)tensor_bytes(&c->in[0]));
     for (int64_t k = 0, n = shape_count(ids); k < n; k++) {
@@ -115,7 +115,7 @@ static yk_err run_scatter_elements(struct host_call *c)
 static yk_err tuple_of(struct host_call *c, const struct shape *x, int64_t k, int first, int64_t *off)
 {
     const struct tensor *ids = &c->in[1];
-    int64_t m = ids->shape.dims[ids->shape.rank - 1], i;
+    int64_t m = ids->shape.dims[ids->shape.rank - 1], i = 0;
     *off = 0;
     for (int64_t d = 0; d < m; d++) {
         yk_err err = index_of(c, ids, k * m + d, x->dims[first + d], &i);

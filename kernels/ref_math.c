@@ -490,7 +490,7 @@ static yk_err run_is(struct host_call *c)
     uint8_t *out = c->out[0].data;
     for (int64_t i = 0, n = tensor_count(&c->out[0]); i < n; i++) {
         double v = ref_d(&c->in[0], i);
-        out[i] = nan ? isnan(v) : isinf(v) && (v > 0 ? pos : neg);
+        out[i] = (uint8_t)(nan ? isnan(v) != 0 : isinf(v) && (v > 0 ? pos : neg));
     }
     return YK_OK;
 }

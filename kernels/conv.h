@@ -1,0 +1,26 @@
+/* What the fast convolutions share: dimensions with the width last, and the epilogue of the fused ops. */
+#ifndef YK_CONV_H
+#define YK_CONV_H
+
+#include "kernels/host.h"
+
+/* op_conv_dims puts the first spatial axis first; this moves them to the end, so that index 2 is the width always. */
+void conv_right_align(struct conv_dims *d);
+
+/* y = activate(y + bias + residual), in that order; a NaN passes. */
+struct conv_epilogue {
+    const float *bias;     /* by output channel, NULL: none */
+    const float *residual; /* as the output, NULL: none */
+    enum { CONV_LINEAR, CONV_RELU, CONV_CLIP } activation;
+    float lo, hi;
+};
+void conv_epilogue_of(const struct node *n, struct conv_epilogue *out); /* the activation alone */
+/* n elements of channel oc at y; `at` is the element offset of y in the output. */
+void conv_epilogue_row(const struct conv_epilogue *e, float *y, int64_t oc, int64_t at, int64_t n);
+/* A row of a matrix product: bias[i * step], step 0 or 1; NULL: none. */
+void conv_epilogue_bias(const struct conv_epilogue *e, float *y, const float *bias, int64_t step, int64_t n);
+
+/* Of a Conv or FusedConv call: right-aligned dimensions and the epilogue. */
+yk_err conv_setup(struct host_call *c, struct conv_dims *d, struct conv_epilogue *e);
+
+#endif

@@ -1,0 +1,182 @@
+/* Depthwise convolution and 2-D pooling in f32: whole output rows at a time, one tap after the other, so that each
+ * element adds its taps in the order of the kernel. */
+#include "kernels/conv.h"
+#include "kernels/simd.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Outputs whose tap lies inside a row: at * stride + shift in [0, in). */
+static void inside(int64_t shift, int64_t stride, int64_t in, int64_t out, int64_t *lo, int64_t *hi)
+{
+    *lo = shift < 0 ? (-shift + stride - 1) / stride : 0;
+    *hi = in - shift > 0 ? (in - shift - 1) / stride + 1 : 0;
+    *hi = YK_MIN(*hi, out);
+    *lo = YK_MIN(*lo, *hi);
+}
+
+SIMD_CLONES static void row_axpy(float *restrict y, const float *restrict x, float w, int64_t stride, int64_t n)
+{
+    if (stride == 1)
+        for (int64_t i = 0; i < n; i++)
+            y[i] += w * x[i];
+    else if (stride == 2)
+        for (int64_t i = 0; i < n; i++)
+            y[i] += w * x[2 * i];
+    else
+        for (int64_t i = 0; i < n; i++)
+            y[i] += w * x[stride * i];
+}
+
+SIMD_CLONES static void row_max(float *restrict y, const float *restrict x, int64_t stride, int64_t n)
+{
+    if (stride == 1)
+        for (int64_t i = 0; i < n; i++)
+            y[i] = y[i] != y[i] || y[i] > x[i] ? y[i] : x[i];
+    else if (stride == 2)
+        for (int64_t i = 0; i < n; i++)
+            y[i] = y[i] != y[i] || y[i] > x[2 * i] ? y[i] : x[2 * i];
+    else
+        for (int64_t i = 0; i < n; i++)
+            y[i] = y[i] != y[i] || y[i] > x[stride * i] ? y[i] : x[stride * i];
+}
+
+struct conv_job {
+    struct host_call *c;
+    struct conv_dims d;
+    struct conv_epilogue epilogue;
+    bool max, include_pad;
+};
+
+/* Input row for output row (a, b) and taps (ka, kb); NULL outside. */
+static const float *input_row(const struct conv_dims *d, const float *x, int64_t a, int64_t b, int64_t ka, int64_t kb)
+{
+    int64_t i = a * d->stride[0] + ka * d->dilation[0] - d->pad_begin[0];
+    int64_t j = b * d->stride[1] + kb * d->dilation[1] - d->pad_begin[1];
+    if (i < 0 || i >= d->in[0] || j < 0 || j >= d->in[1])
+        return NULL;
+    return x + (i * d->in[1] + j) * d->in[2];
+}
+
+static void depthwise_piece(void *arg, int64_t begin, int64_t end)
+{
+    const struct conv_job *j = arg;
+    const struct conv_dims *d = &j->d;
+    int64_t in_plane = d->in[0] * d->in[1] * d->in[2], out_plane = d->out[0] * d->out[1] * d->out[2];
+    int64_t taps = d->k[0] * d->k[1] * d->k[2], lo, hi;
+    for (int64_t p = begin; p < end; p++) {
+        int64_t n = p / d->oc, oc = p % d->oc;
+        const float *x = (const float *)j->c->in[0].data + (n * d->c + oc / (d->oc / d->group)) * in_plane;
+        const float *w0 = (const float *)j->c->in[1].data + oc * taps;
+        float *y = (float *)j->c->out[0].data + p * out_plane;
+        memset(y, 0, (size_t)out_plane * sizeof(float));
+        for (int64_t a = 0; a < d->out[0]; a++)
+            for (int64_t b = 0; b < d->out[1]; b++) {
+                float *row = y + (a * d->out[1] + b) * d->out[2];
+                const float *w = w0;
+                for (int64_t ka = 0; ka < d->k[0]; ka++)
+                    for (int64_t kb = 0; kb < d->k[1]; kb++, w += d->k[2]) {
+                        const float *from = input_row(d, x, a, b, ka, kb);
+                        for (int64_t kc = 0; from && kc < d->k[2]; kc++) {
+                            int64_t shift = kc * d->dilation[2] - d->pad_begin[2];
+                            inside(shift, d->stride[2], d->in[2], d->out[2], &lo, &hi);
+                            row_axpy(row + lo, from + lo * d->stride[2] + shift, w[kc], d->stride[2], hi - lo);
+                        }
+                    }
+            }
+        conv_epilogue_row(&j->epilogue, y, oc, p * out_plane, out_plane);
+    }
+}
+
+static bool claim_depthwise(const struct op_ctx *c)
+{
+    return simd_claim_f32(c) && c->in[1]->dims[1] == 1 && node_attr_i(c->node, "group", 1) > 1;
+}
+
+static yk_err run_depthwise(struct host_call *c)
+{
+    struct conv_job j = {.c = c};
+    yk_err err = conv_setup(c, &j.d, &j.epilogue);
+    if (err)
+        return err;
+    int64_t work = j.d.out[0] * j.d.out[1] * j.d.out[2] * (j.d.k[0] * j.d.k[1] * j.d.k[2] + 2);
+    host_split(c, j.d.n * j.d.oc, YK_MAX(work / 4, 1), depthwise_piece, &j);
+    return YK_OK;
+}
+
+static int64_t inside_count(const struct conv_dims *d, int s, int64_t at, bool padded)
+{
+    int64_t n = 0;
+    for (int64_t k = 0; k < d->k[s]; k++) {
+        int64_t i = at * d->stride[s] + k * d->dilation[s] - d->pad_begin[s];
+        n += padded ? i < d->in[s] + d->pad_end[s] : i >= 0 && i < d->in[s];
+    }
+    return n;
+}
+
+static void pool_piece(void *arg, int64_t begin, int64_t end)
+{
+    const struct conv_job *j = arg;
+    const struct conv_dims *d = &j->d;
+    int64_t in_plane = d->in[0] * d->in[1] * d->in[2], out_plane = d->out[0] * d->out[1] * d->out[2], lo, hi;
+    for (int64_t p = begin; p < end; p++) {
+        const float *x = (const float *)j->c->in[0].data + p * in_plane;
+        float *y = (float *)j->c->out[0].data + p * out_plane;
+        for (int64_t i = 0; i < out_plane; i++)
+            y[i] = j->max ? -INFINITY : 0;
+        for (int64_t a = 0; a < d->out[0]; a++)
+            for (int64_t b = 0; b < d->out[1]; b++) {
+                float *row = y + (a * d->out[1] + b) * d->out[2];
+                for (int64_t ka = 0; ka < d->k[0]; ka++)
+                    for (int64_t kb = 0; kb < d->k[1]; kb++) {
+                        const float *from = input_row(d, x, a, b, ka, kb);
+                        for (int64_t kc = 0; from && kc < d->k[2]; kc++) {
+                            int64_t shift = kc * d->dilation[2] - d->pad_begin[2];
+                            inside(shift, d->stride[2], d->in[2], d->out[2], &lo, &hi);
+                            if (j->max)
+                                row_max(row + lo, from + lo * d->stride[2] + shift, d->stride[2], hi - lo);
+                            else
+                                row_axpy(row + lo, from + lo * d->stride[2] + shift, 1, d->stride[2], hi - lo);
+                        }
+                    }
+                if (j->max)
+                    continue;
+                int64_t ab = inside_count(d, 0, a, j->include_pad) * inside_count(d, 1, b, j->include_pad);
+                for (int64_t i = 0; i < d->out[2]; i++) {
+                    int64_t count = ab * inside_count(d, 2, i, j->include_pad);
+                    row[i] = count ? row[i] / (float)count : 0;
+                }
+            }
+    }
+}
+
+static bool claim_pool(const struct op_ctx *c)
+{
+    return simd_claim_f32(c) && c->n_out == 1;
+}
+
+static yk_err run_pool(struct host_call *c)
+{
+    struct conv_job j = {.c = c};
+    yk_err err = op_conv_dims(c->node, &c->in[0].shape, NULL, &j.d, c->why);
+    if (err)
+        return err;
+    conv_right_align(&j.d);
+    j.max = !strcmp(c->node->op->name, "MaxPool");
+    j.include_pad = node_attr_i(c->node, "count_include_pad", 0) != 0;
+    int64_t work = j.d.out[0] * j.d.out[1] * j.d.out[2] * j.d.k[0] * j.d.k[1] * j.d.k[2];
+    host_split(c, j.d.n * j.d.c, YK_MAX(work / 2, 1), pool_piece, &j);
+    return YK_OK;
+}
+
+#define ROW(dom, name, kind_name, claims, fn)                                    \
+    {                                                                            \
+        .domain = dom, .op = name, .kind = kind_name, .claim = claims, .run = fn \
+    }
+static const struct host_kernel rows[] = {
+    ROW("", "Conv", "conv.depthwise", claim_depthwise, run_depthwise),
+    ROW("ai.yoke", "FusedConv", "conv.depthwise", claim_depthwise, run_depthwise),
+    ROW("", "MaxPool", "pool", claim_pool, run_pool),
+    ROW("", "AveragePool", "pool", claim_pool, run_pool),
+};
+const struct host_rows simd_conv = {rows, (int)YK_COUNT(rows)};
