@@ -133,7 +133,8 @@
 #define WIRE_run(F) \
     F(I64, term, _) F(I64, generation, _) F(STR, job, _) \
     F(STR, data, _)           /* blob SHA-256 (npy) or NAME under a data_root */ \
-    F(BOOL, blob, _) F(STR, split, _) F(F64S, mean, _) F(F64S, std, _) \
+    F(BOOL, blob, _) F(STR, labels, _) /* blob SHA-256 of labels (npy), "" none */ \
+    F(STR, split, _) F(F64S, mean, _) F(F64S, std, _) \
     F(I64, first, _) F(I64, count, _) /* count 0: to the end */ \
     F(I64, microbatch, _) \
     F(I64S, done, _)          /* microbatches that already have a result, as [first, last] pairs */ \

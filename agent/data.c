@@ -1,0 +1,354 @@
+#include "agent/data.h"
+
+#include "agent/data_files.h"
+#include "common/npy.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAX_CHANNELS 4096
+
+struct data_set {
+    struct data_files x_file, y_file;
+    const uint8_t *x, *y; /* first sample, first label */
+    struct shape sample;
+    int64_t count, sample_elements;
+    bool bytes;         /* x are pixels of 0..255 */
+    enum dtype y_dtype; /* DT_NONE: no labels */
+    double *mean, *std; /* per channel, or NULL */
+    int64_t channels;
+};
+
+int64_t data_count(const struct data_set *d)
+{
+    return d->count;
+}
+
+const struct shape *data_sample(const struct data_set *d)
+{
+    return &d->sample;
+}
+
+bool data_labelled(const struct data_set *d)
+{
+    return d->y_dtype != DT_NONE;
+}
+
+void data_close(struct data_set *d)
+{
+    if (!d)
+        return;
+    data_files_close(&d->x_file);
+    data_files_close(&d->y_file);
+    free(d->mean);
+    free(d->std);
+    free(d);
+}
+
+/* ---- normalisation ---- */
+
+static yk_err per_channel(
+    const char *name, const double *given, int n, int64_t channels, double **out, struct yk_diag *why)
+{
+    if (!given || n == 0)
+        return YK_OK;
+    if (n != 1 && n != channels)
+        return yk_fail(why, YK_INVAL, "--%s has %d values, the images have %" PRId64 " channels", name, n, channels);
+    *out = yk_xalloc((size_t)channels * sizeof **out);
+    for (int64_t c = 0; c < channels; c++)
+        (*out)[c] = given[n == 1 ? 0 : c];
+    return YK_OK;
+}
+
+static yk_err set_options(struct data_set *d, const struct data_options *o, struct yk_diag *why)
+{
+    d->channels = d->sample.rank >= 3 ? d->sample.dims[0] : 1;
+    if (!o || (!o->mean && !o->std))
+        return YK_OK;
+    if (d->sample.dtype != DT_F32)
+        return yk_fail(why, YK_INVAL, "--mean and --std need images, the data is %s", dtype_name(d->sample.dtype));
+    if (d->channels < 1 || d->channels > MAX_CHANNELS)
+        return yk_fail(why, YK_LIMIT, "%" PRId64 " channels; --mean and --std take 1 to %d", d->channels, MAX_CHANNELS);
+    yk_err err = per_channel("mean", o->mean, o->n_mean, d->channels, &d->mean, why);
+    if (!err)
+        err = per_channel("std", o->std, o->n_std, d->channels, &d->std, why);
+    for (int64_t c = 0; !err && d->std && c < d->channels; c++)
+        if (!(d->std[c] > 0))
+            err = yk_fail(why, YK_INVAL, "--std value %g must be above 0", d->std[c]);
+    return err;
+}
+
+/* ---- IDX ---- */
+
+static uint32_t big_u32(const uint8_t *p)
+{
+    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | (uint32_t)p[3];
+}
+
+/* rank dims behind a magic of 0x0000 08 rank. */
+static yk_err idx_header(const struct data_files *f, int rank, int64_t *dims, struct yk_diag *why)
+{
+    size_t head = 4 + 4 * (size_t)rank;
+    if (f->len < head)
+        return yk_fail(why, YK_FORMAT, "%s: %zu bytes, an IDX header has %zu", f->path, f->len, head);
+    if (big_u32(f->data) != (0x800u | (uint32_t)rank))
+        return yk_fail(why, YK_FORMAT, "%s: magic %08x at offset 0; bytes of rank %d have %08x", f->path,
+            big_u32(f->data), rank, 0x800u | (uint32_t)rank);
+    int64_t total = 1;
+    for (int i = 0; i < rank; i++) {
+        dims[i] = big_u32(f->data + 4 + 4 * i);
+        if (!yk_mul_i64(total, dims[i], &total))
+            return yk_fail(why, YK_LIMIT, "%s: dimensions overflow at offset %d", f->path, 4 + 4 * i);
+    }
+    if ((uint64_t)total != f->len - head)
+        return yk_fail(why, YK_FORMAT, "%s: the header promises %" PRId64 " bytes from offset %zu, the file has %zu",
+            f->path, total, head, f->len - head);
+    return YK_OK;
+}
+
+static yk_err open_idx_file(int dir, const char *split, const char *what, struct data_files *out, struct yk_diag *why)
+{
+    char name[80];
+    snprintf(name, sizeof name, "%.20s-%s-ubyte", split, what);
+    if (faccessat(dir, name, F_OK, 0) == 0)
+        return data_files_open(dir, name, false, out, why);
+    snprintf(name, sizeof name, "%.20s-%s-ubyte.gz", split, what);
+    return data_files_open(dir, name, true, out, why);
+}
+
+static yk_err open_idx(struct data_set *d, int dir, const char *split, struct yk_diag *why)
+{
+    int64_t dims[3], labels;
+    yk_err err = open_idx_file(dir, split, "images-idx3", &d->x_file, why);
+    if (err || (err = idx_header(&d->x_file, 3, dims, why)))
+        return err;
+    d->x = d->x_file.data + 16;
+    d->bytes = true;
+    d->count = dims[0];
+    d->sample = (struct shape){.dtype = DT_F32, .rank = 3, .dims = {1, dims[1], dims[2]}};
+    err = open_idx_file(dir, split, "labels-idx1", &d->y_file, why);
+    if (err == YK_NOTFOUND)
+        return YK_OK;
+    if (err || (err = idx_header(&d->y_file, 1, &labels, why)))
+        return err;
+    if (labels != d->count)
+        return yk_fail(
+            why, YK_FORMAT, "%s: %" PRId64 " labels for %" PRId64 " images", d->y_file.path, labels, d->count);
+    d->y = d->y_file.data + 8;
+    d->y_dtype = DT_U8;
+    return YK_OK;
+}
+
+/* ---- .npy ---- */
+
+static yk_err use_npy_x(struct data_set *d, const char *name, const uint8_t *data, size_t len, struct yk_diag *why)
+{
+    struct npy npy;
+    yk_err err = npy_parse(data, len, (int64_t)len, &npy, why);
+    if (err)
+        return yk_wrap(why, err, "%s", name);
+    if (npy.shape.rank < 1)
+        return yk_fail(why, YK_INVAL, "%s: a single number is not a set of samples", name);
+    d->x = data + npy.offset;
+    d->count = npy.shape.dims[0];
+    d->sample = npy.shape;
+    d->sample.rank--;
+    memmove(d->sample.dims, npy.shape.dims + 1, (size_t)d->sample.rank * sizeof d->sample.dims[0]);
+    if (npy.shape.dtype == DT_U8 && d->sample.rank >= 2) { /* images */
+        d->bytes = true;
+        d->sample.dtype = DT_F32;
+    }
+    return YK_OK;
+}
+
+static yk_err use_npy_y(struct data_set *d, const char *name, const uint8_t *data, size_t len, struct yk_diag *why)
+{
+    struct npy npy;
+    yk_err err = npy_parse(data, len, (int64_t)len, &npy, why);
+    if (err)
+        return yk_wrap(why, err, "%s", name);
+    enum dtype t = npy.shape.dtype;
+    if (npy.shape.rank != 1 || npy.shape.dims[0] != d->count)
+        return yk_fail(why, YK_INVAL, "%s: labels must have shape (%" PRId64 ",)", name, d->count);
+    if (t != DT_I64 && t != DT_I32 && t != DT_U8)
+        return yk_fail(why, YK_UNSUPPORTED, "%s: labels are int64, int32 or uint8, not %s", name, dtype_name(t));
+    d->y = data + npy.offset;
+    d->y_dtype = t;
+    return YK_OK;
+}
+
+static yk_err open_npy_folder(struct data_set *d, int dir, struct yk_diag *why)
+{
+    yk_err err = data_files_open(dir, "x.npy", false, &d->x_file, why);
+    if (!err)
+        err = use_npy_x(d, "x.npy", d->x_file.data, d->x_file.len, why);
+    if (err || faccessat(dir, "y.npy", F_OK, 0) != 0)
+        return err;
+    err = data_files_open(dir, "y.npy", false, &d->y_file, why);
+    return err ? err : use_npy_y(d, "y.npy", d->y_file.data, d->y_file.len, why);
+}
+
+/* ---- opening ---- */
+
+static yk_err finish_open(struct data_set *d, const struct data_options *o, struct data_set **out, struct yk_diag *why)
+{
+    d->sample_elements = shape_count(&d->sample);
+    if (d->sample_elements < 0)
+        return yk_fail(why, YK_LIMIT, "a sample is too large");
+    yk_err err = set_options(d, o, why);
+    if (!err)
+        *out = d;
+    return err;
+}
+
+/* fd is a folder, or a .npy file. Takes fd. */
+static yk_err open_fd(
+    int fd, const char *path, const struct data_options *o, struct data_set **out, struct yk_diag *why)
+{
+    const char *split = o && o->split ? o->split : "t10k";
+    struct data_set *d = yk_xalloc(sizeof *d);
+    struct stat st;
+    yk_err err;
+    if (fstat(fd, &st) != 0) {
+        err = yk_fail(why, yk_err_from_errno(errno), "%s: %s", path, strerror(errno));
+    } else if (S_ISREG(st.st_mode)) {
+        char self[64];
+        snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+        err = data_files_open(AT_FDCWD, self, false, &d->x_file, why);
+        if (!err)
+            err = use_npy_x(d, path, d->x_file.data, d->x_file.len, why);
+    } else if (strcmp(split, "t10k") != 0 && strcmp(split, "train") != 0) {
+        err = yk_fail(why, YK_INVAL, "split '%s': train or t10k", split);
+    } else {
+        char plain[64], packed[64];
+        snprintf(plain, sizeof plain, "%s-images-idx3-ubyte", split);
+        snprintf(packed, sizeof packed, "%s-images-idx3-ubyte.gz", split);
+        if (faccessat(fd, plain, F_OK, 0) == 0 || faccessat(fd, packed, F_OK, 0) == 0)
+            err = open_idx(d, fd, split, why);
+        else if (faccessat(fd, "x.npy", F_OK, 0) == 0)
+            err = open_npy_folder(d, fd, why);
+        else
+            err = yk_fail(why, YK_NOTFOUND, "no %s[.gz] and no x.npy in it", plain);
+        if (err)
+            yk_wrap(why, err, "%s", path);
+    }
+    close(fd);
+    if (!err)
+        err = finish_open(d, o, out, why);
+    if (err)
+        data_close(d);
+    return err;
+}
+
+yk_err data_open(const char *path, const struct data_options *o, struct data_set **out, struct yk_diag *why)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return yk_fail(why, yk_err_from_errno(errno), "%s: %s", path, strerror(errno));
+    return open_fd(fd, path, o, out, why);
+}
+
+static bool clean_name(const char *name)
+{
+    if (!name[0] || name[0] == '/')
+        return false;
+    for (const char *at = name; *at;) {
+        size_t n = strcspn(at, "/");
+        if (n == 0 || (n == 1 && at[0] == '.') || (n == 2 && at[0] == '.' && at[1] == '.'))
+            return false;
+        at += n + (at[n] == '/');
+    }
+    return true;
+}
+
+yk_err data_open_below(const char *const *roots, const char *name, const struct data_options *o, struct data_set **out,
+    struct yk_diag *why)
+{
+    if (!clean_name(name))
+        return yk_fail(why, YK_PERM, "data name '%s': a plain path below a data root, without '..'", name);
+    for (size_t i = 0; roots && roots[i]; i++) {
+        char root[PATH_MAX], full[PATH_MAX], *wanted = yk_xasprintf("%s/%s", roots[i], name);
+        bool there = realpath(roots[i], root) && realpath(wanted, full);
+        free(wanted);
+        size_t n = strlen(root);
+        if (!there)
+            continue;
+        if (strncmp(full, root, n) != 0 || (full[n] != '/' && n > 1))
+            return yk_fail(why, YK_PERM, "data name '%s' leaves its data root", name);
+        int fd = open(full, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        if (fd < 0)
+            return yk_fail(why, yk_err_from_errno(errno), "data name '%s': %s", name, strerror(errno));
+        return open_fd(fd, name, o, out, why);
+    }
+    return yk_fail(why, YK_NOTFOUND, "no data '%s' under this agent's data roots%s", name,
+        roots && roots[0] ? "" : " (it has none: start it with --data-root=DIR)");
+}
+
+yk_err data_open_memory(const void *x, size_t x_len, const void *y, size_t y_len, const struct data_options *o,
+    struct data_set **out, struct yk_diag *why)
+{
+    struct data_set *d = yk_xalloc(sizeof *d);
+    yk_err err = use_npy_x(d, "x", x, x_len, why);
+    if (!err && y)
+        err = use_npy_y(d, "y", y, y_len, why);
+    if (!err)
+        err = finish_open(d, o, out, why);
+    if (err)
+        data_close(d);
+    return err;
+}
+
+/* ---- reading ---- */
+
+static void normalise(const struct data_set *d, float *x, int64_t count)
+{
+    int64_t plane = d->channels > 0 ? d->sample_elements / d->channels : 0;
+    for (int64_t i = 0; i < count * d->channels; i++) {
+        double mean = d->mean ? d->mean[i % d->channels] : 0, std = d->std ? d->std[i % d->channels] : 1;
+        for (int64_t k = 0; k < plane; k++)
+            x[i * plane + k] = (float)(((double)x[i * plane + k] - mean) / std);
+    }
+}
+
+yk_err data_read(struct data_set *d, int64_t first, int64_t count, void *x, int64_t *y, struct yk_diag *why)
+{
+    if (first < 0 || count < 0 || first > d->count - count)
+        return yk_fail(
+            why, YK_INVAL, "samples %" PRId64 "..%" PRId64 " of a set of %" PRId64, first, first + count, d->count);
+    int64_t n = count * d->sample_elements;
+    if (d->bytes) {
+        const uint8_t *from = d->x + first * d->sample_elements;
+        float *to = x;
+        for (int64_t i = 0; i < n; i++)
+            to[i] = (float)from[i] / 255.0f;
+    } else {
+        size_t each = (size_t)d->sample_elements * dtype_bytes(d->sample.dtype);
+        memcpy(x, d->x + (size_t)first * each, (size_t)count * each);
+    }
+    if (d->mean || d->std)
+        normalise(d, x, count);
+    if (!y)
+        return YK_OK;
+    if (d->y_dtype == DT_NONE)
+        return yk_fail(why, YK_INVAL, "the data set has no labels");
+    for (int64_t i = 0; i < count; i++) {
+        const uint8_t *from = d->y + (size_t)(first + i) * dtype_bytes(d->y_dtype);
+        int32_t narrow;
+        if (d->y_dtype == DT_U8)
+            y[i] = *from;
+        else if (d->y_dtype == DT_I64)
+            memcpy(&y[i], from, sizeof y[i]);
+        else {
+            memcpy(&narrow, from, sizeof narrow);
+            y[i] = narrow;
+        }
+    }
+    return YK_OK;
+}

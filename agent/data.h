@@ -1,0 +1,33 @@
+/* Data sets: a folder with {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz], a folder with x.npy [+ y.npy], one .npy
+ * file, or .npy bytes in memory. Byte pixels become x/255, NCHW float32, then (x - mean[c]) / std[c].
+ * Reading is for the io thread; a set may be read by one thread at a time. Errors name the file and the offset. */
+#ifndef YK_DATA_H
+#define YK_DATA_H
+
+#include "common/graph.h"
+
+struct data_set;
+
+struct data_options {
+    const char *split;        /* "t10k" (default) or "train", of IDX folders */
+    const double *mean, *std; /* per channel; NULL: none */
+    int n_mean, n_std;        /* 0, 1 (all channels) or the number of channels */
+};
+
+/* path: as a person gave it (the command), trusted. */
+yk_err data_open(const char *path, const struct data_options *o, struct data_set **out, struct yk_diag *why);
+/* name below one of the NULL-ended roots; no "..", no absolute path, no symbolic link that leaves the root. */
+yk_err data_open_below(const char *const *roots, const char *name, const struct data_options *o, struct data_set **out,
+    struct yk_diag *why);
+/* x (and y, or NULL) are .npy files in memory, borrowed for the life of the set. */
+yk_err data_open_memory(const void *x, size_t x_len, const void *y, size_t y_len, const struct data_options *o,
+    struct data_set **out, struct yk_diag *why);
+void data_close(struct data_set *d); /* NULL allowed */
+
+int64_t data_count(const struct data_set *d);
+const struct shape *data_sample(const struct data_set *d); /* one sample, without the batch dimension */
+bool data_labelled(const struct data_set *d);
+/* count samples from first, one after the other. Labels into y if not NULL (class ids; labelled sets only). */
+yk_err data_read(struct data_set *d, int64_t first, int64_t count, void *x, int64_t *y, struct yk_diag *why);
+
+#endif
