@@ -1,0 +1,589 @@
+/* A stage is cut into segments: maximal runs of consecutive nodes of the stage with one backend. Host backends work in
+ * the stage's memory plan directly. Others get copies: what a segment reads is written to buffers of theirs before it
+ * starts, what leaves it is read back into the plan's places afterwards. */
+#include "kernels/exec.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/host.h"
+
+struct segment {
+    struct backend *backend;
+    int32_t *nodes, n_nodes;
+    int32_t *in, n_in, *out, n_out;
+    void *handle;
+    void *scratch;                  /* of its own, NULL for host backends */
+    struct backend_buffer *buffers; /* n_in, then n_out */
+    struct backend_buffer **pointers;
+    int n_owned; /* buffers from the backend's alloc */
+};
+
+struct exec {
+    const struct graph *graph;
+    struct backends *backends;
+    uint8_t *in_stage;
+    int64_t *max_sizes, *sizes; /* sizes: of `actual` */
+    struct shape *given;        /* shapes of inputs that were given otherwise */
+    const struct shape **input_shapes;
+    char (*forms)[BACKEND_FORM_MAX];
+    struct shapes max, actual;
+    bool has_max, has_actual, has_plan;
+    struct memplan plan;
+    char *arena;
+    const void **weights; /* by value id */
+    void **copies;        /* by value id: of unaligned weights */
+    struct segment *segments;
+    int32_t n_segments;
+    int64_t held;
+    void (*trace)(void *arg, int32_t node, const char *form, double ms);
+    void *trace_arg;
+    pthread_mutex_t lock;
+    struct segment *running; /* under lock */
+    bool busy;               /* under lock */
+    atomic_bool canceled;
+};
+
+const struct memplan *exec_plan(const struct exec *e)
+{
+    return &e->plan;
+}
+
+const char *exec_form(const struct exec *e, int32_t node)
+{
+    return node >= 0 && node < e->graph->n_nodes && e->in_stage[node] ? e->forms[node] : NULL;
+}
+
+const struct shapes *exec_max_shapes(const struct exec *e)
+{
+    return &e->max;
+}
+
+int64_t exec_held_bytes(const struct exec *e)
+{
+    return e->held;
+}
+
+void exec_trace(struct exec *e, void (*fn)(void *arg, int32_t node, const char *form, double ms), void *arg)
+{
+    e->trace = fn;
+    e->trace_arg = arg;
+}
+
+/* ---- open ---- */
+
+static yk_err copy_config(struct exec *e, const struct exec_config *c, struct yk_diag *why)
+{
+    const struct graph *g = c->graph;
+    size_t n_nodes = (size_t)g->n_nodes + 1, n_values = (size_t)g->n_values + 1, n_syms = (size_t)g->n_syms + 1;
+    e->in_stage = yk_try_alloc(n_nodes, 1);
+    e->max_sizes = yk_try_alloc(n_syms, sizeof(int64_t));
+    e->sizes = yk_try_alloc(n_syms, sizeof(int64_t));
+    e->forms = yk_try_alloc(n_nodes, sizeof(*e->forms));
+    e->weights = yk_try_alloc(n_values, sizeof(*e->weights));
+    e->copies = yk_try_alloc(n_values, sizeof(*e->copies));
+    e->given = yk_try_alloc((size_t)g->n_inputs + 1, sizeof(*e->given));
+    e->input_shapes = yk_try_alloc((size_t)g->n_inputs + 1, sizeof(*e->input_shapes));
+    if (!e->in_stage || !e->max_sizes || !e->sizes || !e->forms || !e->weights || !e->copies || !e->given ||
+        !e->input_shapes)
+        return yk_fail(why, YK_NOMEM, "no memory to open a stage");
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        e->in_stage[i] = c->in_stage ? c->in_stage[i] != 0 : 1;
+    for (int32_t i = 0; i < g->n_syms; i++)
+        e->max_sizes[i] = c->max_sizes ? c->max_sizes[i] : -1;
+    for (int32_t i = 0; c->input_shapes && i < g->n_inputs; i++)
+        if (c->input_shapes[i]) {
+            e->given[i] = *c->input_shapes[i];
+            e->input_shapes[i] = &e->given[i];
+        }
+    return shapes_infer(g, e->max_sizes, e->input_shapes, &e->max, why);
+}
+
+/* Picks form and backend of every node of the stage; fills the table of the memory plan. */
+static yk_err pick_forms(struct exec *e, const struct exec_config *c, struct backend **owner,
+    struct memplan_node *table, struct yk_diag *why)
+{
+    const struct graph *g = e->graph;
+    struct op_ctx *x = yk_try_alloc(1, sizeof(*x));
+    yk_err err = x ? YK_OK : yk_fail(why, YK_NOMEM, "no memory to open a stage");
+    for (int32_t i = 0; !err && i < g->n_nodes; i++) {
+        if (!e->in_stage[i])
+            continue;
+        struct backend_form form;
+        const char *want = c->forms ? c->forms[i] : NULL;
+        shapes_node(g, &e->max, i, x);
+        if (want) {
+            owner[i] = backends_form_find(e->backends, x, want, &form);
+            if (!owner[i])
+                err = yk_fail(why, YK_UNSUPPORTED, "node %d '%s' (%s): no backend here has the form '%s'", (int)i,
+                    g->nodes[i].name, g->nodes[i].op->name, want);
+        } else if (backends_forms(e->backends, x, &form, 1) == 1) {
+            owner[i] = backends_form_find(e->backends, x, form.name, &form);
+        }
+        if (!err && !owner[i])
+            err = yk_fail(why, YK_UNSUPPORTED, "node %d '%s' (%s): no backend here can run it", (int)i,
+                g->nodes[i].name, g->nodes[i].op->name);
+        if (err)
+            break;
+        memcpy(e->forms[i], form.name, sizeof(e->forms[i]));
+        table[i] = (struct memplan_node){form.packed_bytes, form.workspace_bytes, form.drops_weights};
+    }
+    free(x);
+    return err;
+}
+
+static yk_err gather_weights(struct exec *e, const struct exec_config *c, struct yk_diag *why)
+{
+    const struct graph *g = e->graph;
+    for (int32_t i = 0; i < g->n_nodes; i++) {
+        const struct node *n = &g->nodes[i];
+        for (int32_t k = 0; e->in_stage[i] && k < n->n_in; k++) {
+            int32_t v = n->in[k];
+            if (v < 0 || g->values[v].kind != VALUE_WEIGHT || e->weights[v])
+                continue;
+            const struct value *w = &g->values[v];
+            int64_t bytes = shape_bytes(&w->shape);
+            const void *data = w->data;
+            if (!data && bytes > 0 && c->weight) {
+                yk_err err = c->weight(c->weight_arg, v, &data, why);
+                if (err)
+                    return yk_wrap(why, err, "weight '%s'", w->name);
+            }
+            if (!data && bytes > 0)
+                return yk_fail(why, YK_NOTFOUND, "weight '%s' has no data here", w->name);
+            size_t size = dtype_bytes(w->shape.dtype);
+            if (data && size && (uintptr_t)data % size != 0) {
+                if (!(e->copies[v] = yk_try_aligned((size_t)bytes)))
+                    return yk_fail(why, YK_NOMEM, "no memory for weight '%s' of %lld bytes", w->name, (long long)bytes);
+                memcpy(e->copies[v], data, (size_t)bytes);
+                e->held += bytes;
+                data = e->copies[v];
+            }
+            e->weights[v] = data;
+        }
+    }
+    return YK_OK;
+}
+
+/* Values that cross each segment. maker[v]: segment that makes v, -1 outside. */
+static yk_err cross_values(struct exec *e, struct yk_diag *why)
+{
+    const struct graph *g = e->graph;
+    size_t n = (size_t)g->n_values + 1;
+    int32_t *maker = yk_try_alloc(n, sizeof(*maker)), *seen = yk_try_alloc(n, sizeof(*seen));
+    uint8_t *leaves = yk_try_alloc(n, 1); /* read by another segment, or of the stage's boundary */
+    yk_err err = YK_NOMEM;
+    if (!maker || !seen || !leaves)
+        goto out;
+    for (int32_t v = 0; v < g->n_values; v++)
+        maker[v] = seen[v] = -1;
+    for (int32_t s = 0; s < e->n_segments; s++)
+        for (int32_t i = 0; i < e->segments[s].n_nodes; i++) {
+            const struct node *nd = &g->nodes[e->segments[s].nodes[i]];
+            for (int32_t k = 0; k < nd->n_out; k++)
+                if (nd->out[k] >= 0)
+                    maker[nd->out[k]] = s;
+        }
+    for (int32_t k = 0; k < e->plan.n_out; k++)
+        leaves[e->plan.out[k]] = 1;
+    for (int32_t s = 0; s < e->n_segments; s++) {
+        struct segment *seg = &e->segments[s];
+        int32_t most = 0;
+        for (int32_t i = 0; i < seg->n_nodes; i++) {
+            const struct node *nd = &g->nodes[seg->nodes[i]];
+            for (int32_t k = 0; k < nd->n_in; k++) {
+                int32_t v = nd->in[k];
+                if (v < 0 || g->values[v].kind == VALUE_WEIGHT || maker[v] == s || seen[v] == s)
+                    continue;
+                seen[v] = s;
+                leaves[v] = 1;
+                most++;
+            }
+        }
+        if (!(seg->in = yk_try_alloc((size_t)most + 1, sizeof(*seg->in))))
+            goto out;
+        for (int32_t v = 0; v < g->n_values; v++)
+            if (seen[v] == s)
+                seg->in[seg->n_in++] = v;
+    }
+    for (int32_t s = 0; s < e->n_segments; s++) {
+        struct segment *seg = &e->segments[s];
+        int32_t most = 0;
+        for (int32_t v = 0; v < g->n_values; v++)
+            most += maker[v] == s && leaves[v];
+        if (!(seg->out = yk_try_alloc((size_t)most + 1, sizeof(*seg->out))))
+            goto out;
+        for (int32_t v = 0; v < g->n_values; v++)
+            if (maker[v] == s && leaves[v])
+                seg->out[seg->n_out++] = v;
+    }
+    err = YK_OK;
+out:
+    if (err)
+        yk_fail(why, err, "no memory to open a stage");
+    free(maker);
+    free(seen);
+    free(leaves);
+    return err;
+}
+
+static yk_err make_segments(struct exec *e, struct backend **owner, struct yk_diag *why)
+{
+    const struct graph *g = e->graph;
+    struct backend *last = NULL;
+    e->segments = yk_try_alloc((size_t)g->n_nodes + 1, sizeof(*e->segments));
+    int32_t *nodes = yk_try_alloc((size_t)g->n_nodes + 1, sizeof(*nodes));
+    if (!e->segments || !nodes) {
+        free(nodes);
+        return yk_fail(why, YK_NOMEM, "no memory to open a stage");
+    }
+    e->segments[0].nodes = nodes; /* one allocation, the first segment frees it */
+    int32_t at = 0;
+    for (int32_t i = 0; i < g->n_nodes; i++) {
+        if (!e->in_stage[i])
+            continue;
+        if (owner[i] != last) {
+            e->segments[e->n_segments] = (struct segment){.backend = owner[i], .nodes = nodes + at};
+            e->n_segments++;
+            last = owner[i];
+        }
+        nodes[at++] = i;
+        e->segments[e->n_segments - 1].n_nodes++;
+    }
+    return cross_values(e, why);
+}
+
+static yk_err prepare_segment(struct exec *e, struct segment *seg, bool variable, struct yk_diag *why)
+{
+    const struct backend_ops *ops = seg->backend->ops;
+    int32_t n = seg->n_in + seg->n_out;
+    const char **forms = yk_try_alloc((size_t)seg->n_nodes + 1, sizeof(*forms));
+    seg->buffers = yk_try_alloc((size_t)n + 1, sizeof(*seg->buffers));
+    seg->pointers = yk_try_alloc((size_t)n + 1, sizeof(*seg->pointers));
+    if (!forms || !seg->buffers || !seg->pointers) {
+        free(forms);
+        return yk_fail(why, YK_NOMEM, "no memory to open a stage");
+    }
+    for (int32_t i = 0; i < seg->n_nodes; i++)
+        forms[i] = e->forms[seg->nodes[i]];
+    struct backend_segment desc = {.graph = e->graph,
+        .max = &e->max,
+        .nodes = seg->nodes,
+        .n_nodes = seg->n_nodes,
+        .forms = forms,
+        .in = seg->in,
+        .out = seg->out,
+        .n_in = seg->n_in,
+        .n_out = seg->n_out,
+        .weights = e->weights,
+        .weights_variable = variable,
+        .place = ops->host ? e->plan.offset : NULL,
+        .workspace_offset = e->plan.workspace_offset};
+    int64_t scratch = 0, packed = 0;
+    yk_err err = ops->prepare(seg->backend, &desc, &seg->handle, &scratch, &packed, why);
+    free(forms);
+    if (err)
+        return err;
+    e->held += packed;
+    if (scratch > 0) {
+        if (!(seg->scratch = yk_try_aligned((size_t)scratch)))
+            return yk_fail(why, YK_NOMEM, "no memory for %lld bytes of backend %s", (long long)scratch, ops->name);
+        e->held += scratch;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        seg->pointers[i] = &seg->buffers[i];
+        if (ops->host)
+            continue;
+        int64_t bytes = shape_bytes(&e->max.of[i < seg->n_in ? seg->in[i] : seg->out[i - seg->n_in]]);
+        if ((err = ops->alloc(seg->backend, bytes, &seg->buffers[i])))
+            return yk_fail(why, err, "no memory for a buffer of %lld bytes on backend %s", (long long)bytes, ops->name);
+        seg->n_owned++;
+        e->held += bytes;
+    }
+    return YK_OK;
+}
+
+yk_err exec_open(const struct exec_config *config, struct exec **out, struct yk_diag *why)
+{
+    const struct graph *g = config->graph;
+    struct memplan_node *table = yk_try_alloc((size_t)g->n_nodes + 1, sizeof(*table));
+    struct backend **owner = yk_try_alloc((size_t)g->n_nodes + 1, sizeof(*owner));
+    struct exec *e = yk_xalloc(sizeof(*e));
+    pthread_mutex_init(&e->lock, NULL);
+    e->graph = g;
+    e->backends = config->backends;
+    yk_err err = table && owner ? copy_config(e, config, why) : yk_fail(why, YK_NOMEM, "no memory to open a stage");
+    if (err)
+        goto out;
+    e->has_max = true;
+    if ((err = pick_forms(e, config, owner, table, why)) ||
+        (err = memplan_make(g, &e->max, e->in_stage, table, 1, &e->plan, why)))
+        goto out;
+    e->has_plan = true;
+    e->arena = yk_try_aligned((size_t)YK_MAX(e->plan.arena_bytes, 1));
+    if (!e->arena) {
+        err = yk_fail(why, YK_NOMEM, "no memory for %lld bytes of intermediates (the stage takes %lld in all)",
+            (long long)e->plan.arena_bytes, (long long)e->plan.total_bytes);
+        goto out;
+    }
+    e->held += e->plan.arena_bytes;
+    if ((err = gather_weights(e, config, why)) || (err = make_segments(e, owner, why)))
+        goto out;
+    for (int32_t s = 0; !err && s < e->n_segments; s++)
+        err = prepare_segment(e, &e->segments[s], config->weights_variable, why);
+    if (!err) {
+        *out = e;
+        e = NULL;
+    }
+out:
+    free(table);
+    free(owner);
+    exec_close(e);
+    return err;
+}
+
+void exec_close(struct exec *e)
+{
+    if (!e)
+        return;
+    for (int32_t s = 0; s < e->n_segments; s++) {
+        struct segment *seg = &e->segments[s];
+        if (seg->handle)
+            seg->backend->ops->release(seg->backend, seg->handle);
+        for (int i = 0; i < seg->n_owned; i++)
+            seg->backend->ops->free(seg->backend, &seg->buffers[i]);
+        free(seg->buffers);
+        free(seg->pointers);
+        free(seg->scratch);
+        free(seg->in);
+        free(seg->out);
+    }
+    if (e->segments)
+        free(e->segments[0].nodes);
+    free(e->segments);
+    for (int32_t v = 0; e->copies && v < e->graph->n_values; v++)
+        free(e->copies[v]);
+    free(e->copies);
+    free(e->weights);
+    free(e->arena);
+    if (e->has_plan)
+        memplan_fini(&e->plan);
+    if (e->has_actual)
+        shapes_fini(&e->actual);
+    if (e->has_max)
+        shapes_fini(&e->max);
+    free(e->given);
+    free(e->input_shapes);
+    free(e->forms);
+    free(e->sizes);
+    free(e->max_sizes);
+    free(e->in_stage);
+    pthread_mutex_destroy(&e->lock);
+    free(e);
+}
+
+/* ---- run ---- */
+
+/* Smaller sizes nearly always mean smaller values; what a model does otherwise would leave its place in the plan. */
+static yk_err check_fits(const struct exec *e, const struct shapes *s, struct yk_diag *why)
+{
+    const struct graph *g = e->graph;
+    for (int32_t i = 0; i < g->n_nodes; i++) {
+        const struct node *n = &g->nodes[i];
+        if (!e->in_stage[i])
+            continue;
+        for (int32_t k = 0; k < n->n_in + n->n_out; k++) {
+            int32_t v = k < n->n_in ? n->in[k] : n->out[k - n->n_in];
+            if (v >= 0 && shape_bytes(&s->of[v]) > shape_bytes(&e->max.of[v])) {
+                char now[128], most[128];
+                shape_text(&s->of[v], now, sizeof(now));
+                shape_text(&e->max.of[v], most, sizeof(most));
+                return yk_fail(
+                    why, YK_LIMIT, "value '%s' would be %s; the stage was loaded for %s", g->values[v].name, now, most);
+            }
+        }
+    }
+    return YK_OK;
+}
+
+yk_err exec_sizes(struct exec *e, const int64_t *sizes, const struct shapes **out, struct yk_diag *why)
+{
+    const struct graph *g = e->graph;
+    size_t bytes = (size_t)g->n_syms * sizeof(int64_t);
+    if (!sizes)
+        sizes = e->max_sizes;
+    if (!e->has_actual || memcmp(sizes, e->sizes, bytes) != 0) {
+        struct shapes s;
+        for (int32_t i = 0; i < g->n_syms; i++)
+            if (sizes[i] > e->max_sizes[i])
+                return yk_fail(why, YK_LIMIT, "dimension '%s' is %lld; the stage was loaded for at most %lld",
+                    g->syms[i], (long long)sizes[i], (long long)e->max_sizes[i]);
+        yk_err err = shapes_infer(g, sizes, e->input_shapes, &s, why);
+        if (err)
+            return err;
+        if ((err = check_fits(e, &s, why))) {
+            shapes_fini(&s);
+            return err;
+        }
+        if (e->has_actual)
+            shapes_fini(&e->actual);
+        e->actual = s;
+        e->has_actual = true;
+        memcpy(e->sizes, sizes, bytes);
+    }
+    *out = &e->actual;
+    return YK_OK;
+}
+
+static yk_err check_tensor(const struct exec *e, const struct tensor *t, int32_t v, struct yk_diag *why)
+{
+    const struct shape *want = &e->actual.of[v];
+    if (!shape_equal(&t->shape, want)) {
+        char got[128], text[128];
+        shape_text(&t->shape, got, sizeof(got));
+        shape_text(want, text, sizeof(text));
+        return yk_fail(why, YK_INVAL, "'%s' is %s, wants %s", e->graph->values[v].name, got, text);
+    }
+    if (shape_bytes(want) > 0 && (!t->data || (uintptr_t)t->data % dtype_bytes(want->dtype) != 0))
+        return yk_fail(why, YK_INVAL, "'%s' has no aligned data", e->graph->values[v].name);
+    return YK_OK;
+}
+
+static void *address(const struct exec *e, int32_t v, const struct tensor *in, const struct tensor *out)
+{
+    struct memplan_place p = memplan_place(&e->plan, e->graph, v);
+    switch (p.where) {
+    case MEMPLAN_ARENA:
+        return e->arena + p.offset;
+    case MEMPLAN_WEIGHT:
+        return (void *)(uintptr_t)e->weights[p.root];
+    case MEMPLAN_IN:
+        return in[p.index].data;
+    case MEMPLAN_OUT:
+        return out[p.index].data;
+    default:
+        return NULL;
+    }
+}
+
+struct waiter {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool done;
+    yk_err err;
+    char text[sizeof(((struct yk_diag *)0)->text)];
+};
+
+static void on_done(void *arg, yk_err err, const char *why)
+{
+    struct waiter *w = arg;
+    pthread_mutex_lock(&w->lock);
+    w->done = true;
+    w->err = err;
+    strncpy(w->text, why ? why : "", sizeof(w->text) - 1);
+    pthread_cond_signal(&w->wake);
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void on_node(void *arg, int32_t node, double ms)
+{
+    struct exec *e = arg;
+    e->trace(e->trace_arg, node, e->forms[node], ms);
+}
+
+/* True if the run was canceled before this segment. */
+static bool start(struct exec *e, struct segment *seg)
+{
+    pthread_mutex_lock(&e->lock);
+    bool canceled = atomic_load(&e->canceled);
+    e->running = canceled ? NULL : seg;
+    pthread_mutex_unlock(&e->lock);
+    return canceled;
+}
+
+static void stop(struct exec *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->running = NULL;
+    pthread_mutex_unlock(&e->lock);
+}
+
+static yk_err run_segment(struct exec *e, struct segment *seg, const struct tensor *in, struct tensor *out,
+    uint64_t seed, struct yk_diag *why)
+{
+    const struct backend_ops *ops = seg->backend->ops;
+    yk_err err = YK_OK;
+    for (int32_t i = 0; i < seg->n_in + seg->n_out; i++) {
+        int32_t v = i < seg->n_in ? seg->in[i] : seg->out[i - seg->n_in];
+        void *at = address(e, v, in, out);
+        int64_t bytes = shape_bytes(&e->actual.of[v]);
+        if (ops->host)
+            seg->buffers[i] = (struct backend_buffer){.host = at, .bytes = bytes};
+        else if (i < seg->n_in && (err = ops->write(seg->backend, &seg->buffers[i], at, bytes)))
+            return yk_fail(why, err, "cannot write '%s' to backend %s", e->graph->values[v].name, ops->name);
+    }
+    struct backend_run run = {.shapes = &e->actual,
+        .in = seg->pointers,
+        .out = seg->pointers + seg->n_in,
+        .scratch = ops->host ? e->arena : seg->scratch,
+        .seed = seed,
+        .trace = e->trace ? on_node : NULL,
+        .trace_arg = e};
+    struct waiter w = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
+    if (start(e, seg))
+        return yk_fail(why, YK_CANCELED, "canceled");
+    ops->submit(seg->backend, seg->handle, &run, on_done, &w);
+    pthread_mutex_lock(&w.lock);
+    while (!w.done)
+        pthread_cond_wait(&w.wake, &w.lock);
+    pthread_mutex_unlock(&w.lock);
+    stop(e);
+    pthread_cond_destroy(&w.wake);
+    pthread_mutex_destroy(&w.lock);
+    if (w.err)
+        return yk_fail(why, w.err, "%s", w.text);
+    for (int32_t i = 0; !ops->host && i < seg->n_out; i++) {
+        int32_t v = seg->out[i];
+        err = ops->read(
+            seg->backend, &seg->buffers[seg->n_in + i], address(e, v, in, out), shape_bytes(&e->actual.of[v]));
+        if (err)
+            return yk_fail(why, err, "cannot read '%s' from backend %s", e->graph->values[v].name, ops->name);
+    }
+    return YK_OK;
+}
+
+yk_err exec_run(struct exec *e, const int64_t *sizes, const struct tensor *in, struct tensor *out, uint64_t seed,
+    struct yk_diag *why)
+{
+    const struct shapes *s;
+    yk_err err = exec_sizes(e, sizes, &s, why);
+    for (int32_t i = 0; !err && i < e->plan.n_in; i++)
+        err = check_tensor(e, &in[i], e->plan.in[i], why);
+    for (int32_t i = 0; !err && i < e->plan.n_out; i++)
+        err = check_tensor(e, &out[i], e->plan.out[i], why);
+    if (err)
+        return err;
+    pthread_mutex_lock(&e->lock);
+    e->busy = true;
+    atomic_store(&e->canceled, false);
+    pthread_mutex_unlock(&e->lock);
+    for (int32_t i = 0; !err && i < e->n_segments; i++)
+        err = run_segment(e, &e->segments[i], in, out, seed, why);
+    pthread_mutex_lock(&e->lock);
+    e->busy = false;
+    pthread_mutex_unlock(&e->lock);
+    return err;
+}
+
+void exec_cancel(struct exec *e)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->busy) {
+        atomic_store(&e->canceled, true);
+        if (e->running)
+            e->running->backend->ops->cancel(e->running->backend, e->running->handle);
+    }
+    pthread_mutex_unlock(&e->lock);
+}
