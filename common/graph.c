@@ -213,34 +213,62 @@ void *graph_alloc_data(struct graph *g, int64_t bytes)
     return b->data;
 }
 
-static void mark_block(struct graph *top, const void *data)
+struct block_list { /* sorted by address */
+    struct graph_block **at;
+    size_t n;
+};
+
+static int by_address(const void *a, const void *b)
 {
-    for (struct graph_block *b = data ? top->blocks : NULL; b; b = b->next)
-        if (b->data == data) {
-            b->used = true;
-            return;
-        }
+    uintptr_t x = (uintptr_t)(*(struct graph_block *const *)a)->data;
+    uintptr_t y = (uintptr_t)(*(struct graph_block *const *)b)->data;
+    return x < y ? -1 : x > y;
 }
 
-static void mark_blocks(struct graph *top, const struct graph *g)
+static void mark_block(const struct block_list *l, const void *data)
+{
+    size_t lo = 0, hi = l->n;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if ((uintptr_t)l->at[mid]->data < (uintptr_t)data)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    if (lo < l->n && l->at[lo]->data == data)
+        l->at[lo]->used = true;
+}
+
+static void mark_blocks(const struct block_list *l, const struct graph *g)
 {
     for (int32_t i = 0; i < g->n_values; i++)
-        mark_block(top, g->values[i].data);
+        mark_block(l, g->values[i].data);
     for (int32_t i = 0; i < g->n_nodes; i++)
         for (int32_t k = 0; k < g->nodes[i].n_attr; k++) {
             const struct attr *a = &g->nodes[i].attr[k];
             if (a->kind == ATTR_TENSOR && a->tensor)
-                mark_block(top, a->tensor->data);
+                mark_block(l, a->tensor->data);
             if (a->kind == ATTR_GRAPH && a->graph)
-                mark_blocks(top, a->graph);
+                mark_blocks(l, a->graph);
         }
 }
 
 void graph_sweep_data(struct graph *top)
 {
+    struct block_list l = {0};
     for (struct graph_block *b = top->blocks; b; b = b->next)
+        l.n++;
+    l.at = l.n ? yk_try_alloc(l.n, sizeof(struct graph_block *)) : NULL;
+    if (!l.at) /* without memory to look, everything stays until the graph ends */
+        return;
+    l.n = 0;
+    for (struct graph_block *b = top->blocks; b; b = b->next) {
         b->used = false;
-    mark_blocks(top, top);
+        l.at[l.n++] = b;
+    }
+    qsort(l.at, l.n, sizeof(struct graph_block *), by_address);
+    mark_blocks(&l, top);
+    free(l.at);
     for (struct graph_block **at = &top->blocks; *at;) {
         struct graph_block *b = *at;
         if (b->used) {

@@ -1,0 +1,46 @@
+/* What the passes share: counts of uses, made weights, shapes at several sizes. Only passes*.c includes this.
+ * A pass takes nodes out by clearing their op; pass_compact then closes the gaps, sorts and prunes. */
+#ifndef YK_PASSES_REWRITE_H
+#define YK_PASSES_REWRITE_H
+
+#include "common/passes.h"
+#include "common/shapes.h"
+
+/* By value id: how many nodes (each use counts) and graph outputs read it. free() */
+int32_t *pass_uses(const struct graph *g);
+bool pass_is_output(const struct graph *g, int32_t value);
+bool pass_is_const(const struct graph *g, int32_t value);          /* a weight whose data is here */
+void pass_replace_uses(struct graph *g, int32_t from, int32_t to); /* in nodes and captures, not in graph outputs */
+yk_err pass_compact(struct graph *g, struct yk_diag *why);
+
+/* Makes node output `value` a weight; data is borrowed (graph_alloc_data or the mapping). The node loses that output.
+ */
+void pass_make_const(struct graph *g, int32_t value, const struct shape *shape, const void *data);
+/* A new weight with a unique name that starts with `stem`; YK_ABSENT if memory is gone. *data is zeroed. */
+int32_t pass_new_weight(struct graph *g, const char *stem, const struct shape *shape, void **data);
+int32_t pass_new_ints(struct graph *g, const char *stem, const int64_t *v, int n);
+void pass_write_int(enum dtype t, void *data, int64_t i, int64_t v);
+
+float pass_f32(const void *data, int64_t i); /* element of maybe unaligned data */
+/* Value of a one-element f32 weight. */
+bool pass_const_f32(const struct graph *g, int32_t value, float *out);
+
+/* The shapes at several assignments of sizes to the named dimensions; those where the graph cannot run are left out.
+ * What is equal in all of them is taken as true for every size: sizes are distinct per dimension and assignment, with
+ * ones, small primes, multiples of 32 and large ones among them. One assignment if there are no named dimensions. */
+#define PASS_PROBES 7
+struct pass_probes {
+    int n; /* 0: shapes cannot be known (undeclared inputs), or too few assignments to tell */
+    struct shapes at[PASS_PROBES];
+};
+yk_err pass_probes_open(const struct graph *g, struct pass_probes *out, struct yk_diag *why);
+void pass_probes_close(struct pass_probes *p);
+bool pass_same_shape(const struct pass_probes *p, int32_t a, int32_t b); /* in all probes; false if there are none */
+/* Contents of a value that are known and the same in all probes, else NULL. */
+const int64_t *pass_same_content(const struct pass_probes *p, int32_t value);
+
+/* One round of each; *changed is set, never cleared. */
+yk_err pass_drop_noops(struct graph *g, bool *changed, struct yk_diag *why);
+yk_err pass_fold_shapes(struct graph *g, bool *changed, struct yk_diag *why);
+
+#endif
