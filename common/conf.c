@@ -51,13 +51,13 @@ static const char *const built_in[] = {"config", "help", "version", "print-confi
 static const char *closest(const struct conf_table *t, const char *name, size_t len)
 {
     const char *best = NULL;
-    int best_d = 4; /* farther than this is no help */
+    int best_d = (int)YK_MIN(len / 2, (size_t)3) + 1; /* farther is no help */
     for (; t; t = t->base)
         for (int i = 0; i < t->n_keys; i++) {
             const char *key = t->keys[i].name;
             int d = distance(name, len, key);
             if (len >= 3 && strlen(key) > len && strncmp(key, name, len) == 0)
-                d = YK_MIN(d, 3); /* an abbreviation */
+                d = YK_MIN(d, 1); /* an abbreviation */
             if (d < best_d) {
                 best_d = d;
                 best = key;

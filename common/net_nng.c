@@ -83,8 +83,9 @@ struct dial {
     struct op op;
     net_on_dial fn;
     void *arg;
-    char *url;
-    yk_err err; /* known before anything was dialled */
+    int64_t until_us;
+    nng_stream *stream; /* said to be connected, not yet confirmed */
+    yk_err err;         /* known before anything was dialled */
 };
 
 struct watch { /* a signal */
@@ -106,6 +107,14 @@ struct real {
 static struct real *real_of(struct net *net)
 {
     return (struct real *)net;
+}
+
+static int64_t real_now_us(struct net *net)
+{
+    (void)net;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
 static yk_err from_nng(int rv)
@@ -507,11 +516,40 @@ static void dial_answer(struct dial *d, yk_err err, nng_stream *stream)
     fn(arg, err, err ? NULL : &c->base);
 }
 
+static void dial_timeout(struct dial *d)
+{
+    int64_t ms = (d->until_us - real_now_us(NULL) + 999) / 1000;
+    nng_aio_set_timeout(d->op.aio, (nng_duration)YK_MIN(YK_MAX(ms, (int64_t)1), (int64_t)INT32_MAX));
+}
+
+static void dial_confirmed(void *arg)
+{
+    struct dial *d = arg;
+    if (d->op.rv)
+        nng_stream_free(d->stream);
+    dial_answer(d, from_nng(d->op.rv), d->op.rv ? NULL : d->stream);
+}
+
+/* nng 1.5.2 can report a TCP connection that is still being made: its poller sees the hang-up of the socket as it was
+ * before connect(2), finds no error and calls that success. Such a socket has no peer name yet. A send of no bytes then
+ * ends when the connection stands, fails or takes too long. */
 static void dial_done(void *arg)
 {
     struct dial *d = arg;
+    nng_sockaddr sa;
     yk_err err = d->err ? d->err : from_nng(d->op.rv);
-    dial_answer(d, err, err ? NULL : nng_aio_get_output(d->op.aio, 0));
+    nng_stream *stream = err ? NULL : nng_aio_get_output(d->op.aio, 0);
+    if (err || nng_stream_get_addr(stream, NNG_OPT_REMADDR, &sa) == 0) {
+        dial_answer(d, err, stream);
+        return;
+    }
+    nng_iov none = {.iov_buf = d, .iov_len = 0};
+    d->stream = stream;
+    d->op.on_loop = dial_confirmed;
+    d->zombie.busy++;
+    dial_timeout(d);
+    nng_aio_set_iov(d->op.aio, 1, &none);
+    nng_stream_send(stream, d->op.aio);
 }
 
 static void real_dial(struct net *net, const char *url, int64_t timeout_us, net_on_dial fn, void *arg)
@@ -522,6 +560,7 @@ static void real_dial(struct net *net, const char *url, int64_t timeout_us, net_
     d->real = r;
     d->fn = fn;
     d->arg = arg;
+    d->until_us = real_now_us(net) + YK_MIN(YK_MAX(timeout_us, (int64_t)0), (int64_t)INT32_MAX * 1000);
     d->zombie.whole = d;
     list_add(&r->dials, &d->zombie);
     d->op = (struct op){.real = r, .owner = &d->zombie, .on_loop = dial_done, .arg = d};
@@ -538,20 +577,11 @@ static void real_dial(struct net *net, const char *url, int64_t timeout_us, net_
         return;
     }
     nng_stream_dialer_set_bool(d->dialer, NNG_OPT_TCP_NODELAY, true);
-    int64_t ms = (YK_MAX(timeout_us, (int64_t)0) + 999) / 1000;
-    nng_aio_set_timeout(d->op.aio, (nng_duration)YK_MIN(YK_MAX(ms, (int64_t)1), (int64_t)INT32_MAX));
+    dial_timeout(d);
     nng_stream_dialer_dial(d->dialer, d->op.aio);
 }
 
 /* ---- the loop ---- */
-
-static int64_t real_now_us(struct net *net)
-{
-    (void)net;
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
 
 static void timer_fire(evutil_socket_t fd, short what, void *arg)
 {
@@ -656,7 +686,9 @@ static void real_close(struct net *net)
         list_remove(&d->zombie);
         if (d->op.aio) {
             nng_aio_stop(d->op.aio);
-            if (nng_aio_result(d->op.aio) == 0)
+            if (d->stream)
+                nng_stream_free(d->stream);
+            else if (nng_aio_result(d->op.aio) == 0)
                 nng_stream_free(nng_aio_get_output(d->op.aio, 0));
             op_free(&d->op);
         }

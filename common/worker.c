@@ -76,28 +76,13 @@ static void finish(struct worker *w, struct task *t)
 
 static void wake(struct worker *w);
 
-/* On the loop: what the thread finished, or one task itself if there is no thread. */
-static void on_wake(void *arg)
+/* What the thread finished, or one step of a task if there is no thread. */
+static void work(struct port *p)
 {
-    struct port *p = arg;
-    pthread_mutex_lock(&ports_lock);
-    p->posts--;
-    bool end = !p->worker && p->posts == 0;
-    if (end) {
-        struct port **at = &retired;
-        while (*at != p)
-            at = &(*at)->next;
-        *at = p->next;
-    }
-    pthread_mutex_unlock(&ports_lock);
-    if (end) {
-        free(p);
-        return;
-    }
     struct worker *w = p->worker;
+    struct task *t;
     if (!w)
         return;
-    struct task *t;
     if (w->threaded) {
         while (p->worker && (t = take(w, &w->done)) != NULL)
             finish(w, t);
@@ -108,6 +93,24 @@ static void on_wake(void *arg)
         list_add(&w->done, t);
         wake(w);
     }
+}
+
+/* On the loop. The wake-up counts until its end, so that a worker_close in a callback leaves the port alone. */
+static void on_wake(void *arg)
+{
+    struct port *p = arg;
+    work(p);
+    pthread_mutex_lock(&ports_lock);
+    bool end = --p->posts == 0 && !p->worker;
+    if (end) {
+        struct port **at = &retired;
+        while (*at != p)
+            at = &(*at)->next;
+        *at = p->next;
+    }
+    pthread_mutex_unlock(&ports_lock);
+    if (end)
+        free(p);
 }
 
 static void wake(struct worker *w)

@@ -608,13 +608,15 @@ static void test_dial_timeout(void **state)
         filler[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
         (void)!connect(filler[i], (struct sockaddr *)&sa, sizeof sa);
     }
+    usleep(100000); /* a handshake may still be on its way on a busy machine */
     char url[64];
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", ntohs(sa.sin_port));
     struct net_conn *c = NULL;
-    int64_t start = net_now_us(f->net);
-    assert_int_equal(dial(f, url, 150000, &c), YK_TIMEOUT);
-    int64_t took = net_now_us(f->net) - start;
-    assert_in_range(took, 140000, 3000000);
+    for (int i = 0; i < 15; i++) {
+        int64_t start = net_now_us(f->net);
+        assert_int_equal(dial(f, url, 50000, &c), YK_TIMEOUT);
+        assert_in_range(net_now_us(f->net) - start, 45000, 3000000);
+    }
     for (int i = 0; i < 4; i++)
         close(filler[i]);
     close(fd);
