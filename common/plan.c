@@ -1,0 +1,497 @@
+#include "common/plan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_PIPELINES 256
+#define MAX_STAGES 256
+#define MAX_RANGES 100000
+#define MAX_CUTS 65536
+#define MAX_FORMS 1000000
+
+static const char *const codec_names[] = {"fp32", "fp16", "int8"};
+static const char *const order_names[] = {"forward-first", "backward-first"};
+
+const char *plan_codec_name(enum plan_codec c)
+{
+    return codec_names[c];
+}
+
+bool plan_codec_find(const char *name, enum plan_codec *out)
+{
+    for (size_t i = 0; i < YK_COUNT(codec_names); i++)
+        if (strcmp(name, codec_names[i]) == 0) {
+            *out = (enum plan_codec)i;
+            return true;
+        }
+    return false;
+}
+
+void plan_free(struct plan *p)
+{
+    if (!p)
+        return;
+    char *const texts[] = {p->model, p->graph_use, p->job, p->objective, p->source, p->solver, p->explanation,
+        p->bottleneck, p->best_single};
+    for (size_t i = 0; i < YK_COUNT(texts); i++)
+        free(texts[i]);
+    for (int32_t i = 0; p->forms && i < p->n_forms; i++)
+        free(p->forms[i]);
+    free(p->forms);
+    for (int32_t i = 0; i < p->n_pipelines; i++) {
+        for (int32_t k = 0; k < p->pipelines[i].n_stages; k++) {
+            free(p->pipelines[i].stages[k].agent);
+            free(p->pipelines[i].stages[k].nodes);
+        }
+        free(p->pipelines[i].stages);
+    }
+    free(p->pipelines);
+    free(p->cuts);
+    for (int32_t i = 0; i < p->n_alternatives; i++) {
+        free(p->alternatives[i].text);
+        free(p->alternatives[i].bottleneck);
+    }
+    free(p->alternatives);
+    free(p);
+}
+
+static char *copy_text(const char *s)
+{
+    return s ? yk_xstrdup(s) : NULL;
+}
+
+static void *copy_array(const void *from, int32_t n, size_t each)
+{
+    if (!from)
+        return NULL;
+    void *to = yk_xalloc(((size_t)n + 1) * each);
+    memcpy(to, from, (size_t)n * each);
+    return to;
+}
+
+struct plan *plan_copy(const struct plan *p)
+{
+    struct plan *q = yk_xalloc(sizeof *q);
+    *q = *p;
+    q->model = copy_text(p->model);
+    q->graph_use = copy_text(p->graph_use);
+    q->job = copy_text(p->job);
+    q->objective = copy_text(p->objective);
+    q->source = copy_text(p->source);
+    q->solver = copy_text(p->solver);
+    q->explanation = copy_text(p->explanation);
+    q->bottleneck = copy_text(p->bottleneck);
+    q->best_single = copy_text(p->best_single);
+    q->forms = copy_array(p->forms, p->n_forms, sizeof *p->forms);
+    for (int32_t i = 0; q->forms && i < q->n_forms; i++)
+        q->forms[i] = copy_text(p->forms[i]);
+    q->pipelines = copy_array(p->pipelines, p->n_pipelines, sizeof *p->pipelines);
+    for (int32_t i = 0; i < q->n_pipelines; i++) {
+        struct plan_pipeline *line = &q->pipelines[i];
+        line->stages = copy_array(line->stages, line->n_stages, sizeof *line->stages);
+        for (int32_t k = 0; k < line->n_stages; k++) {
+            line->stages[k].agent = copy_text(line->stages[k].agent);
+            line->stages[k].nodes =
+                copy_array(line->stages[k].nodes, line->stages[k].n_nodes, sizeof(struct cut_range));
+        }
+    }
+    q->cuts = copy_array(p->cuts, p->n_cuts, sizeof *p->cuts);
+    q->alternatives = copy_array(p->alternatives, p->n_alternatives, sizeof *p->alternatives);
+    for (int32_t i = 0; i < q->n_alternatives; i++) {
+        q->alternatives[i].text = copy_text(p->alternatives[i].text);
+        q->alternatives[i].bottleneck = copy_text(p->alternatives[i].bottleneck);
+    }
+    return q;
+}
+
+/* ---- reading ---- */
+
+/* A required array with a bound on its length. */
+static yk_err get_array(
+    const struct json *o, const char *key, bool required, size_t most, const struct json **out, struct yk_diag *why)
+{
+    const struct json *a = json_find(o, key);
+    *out = a && json_kind(a) != JSON_NULL ? a : NULL;
+    if (!*out)
+        return required ? yk_fail(why, YK_INVAL, "%s is missing", key) : YK_OK;
+    if (json_kind(a) != JSON_ARRAY)
+        return yk_fail(why, YK_INVAL, "%s is not an array", key);
+    if (json_len(a) > most)
+        return yk_fail(why, YK_LIMIT, "%s has %zu items; the limit is %zu", key, json_len(a), most);
+    return YK_OK;
+}
+
+static yk_err read_nodes(const struct json *j, struct plan_stage *s, struct yk_diag *why)
+{
+    const struct json *nodes;
+    yk_err err = get_array(j, "nodes", true, MAX_RANGES, &nodes, why);
+    if (err)
+        return err;
+    if (json_len(nodes) == 0)
+        return yk_fail(why, YK_INVAL, "nodes is empty: a stage has at least one node");
+    s->nodes = yk_xalloc(json_len(nodes) * sizeof *s->nodes);
+    for (size_t i = 0; i < json_len(nodes); i++) {
+        const struct json *r = json_at(nodes, i), *a = json_at(r, 0), *b = json_at(r, 1);
+        if (json_kind(r) != JSON_ARRAY || json_len(r) != 2 || json_kind(a) != JSON_INT || json_kind(b) != JSON_INT)
+            return yk_fail(why, YK_INVAL, "nodes[%zu] is not [first, last]", i);
+        int64_t first = json_i64(a, -1), last = json_i64(b, -1);
+        if (first < 0 || last < first || last > INT32_MAX - 1)
+            return yk_fail(why, YK_INVAL, "nodes[%zu] is [%lld, %lld]: first from 0, last not before it", i,
+                (long long)first, (long long)last);
+        struct cut_range *before = s->n_nodes ? &s->nodes[s->n_nodes - 1] : NULL;
+        if (before && first <= before->last)
+            return yk_fail(
+                why, YK_INVAL, "nodes[%zu] begins at %lld, not behind the range before it", i, (long long)first);
+        if (before && first == before->last + 1)
+            before->last = (int32_t)last; /* touching ranges are one */
+        else
+            s->nodes[s->n_nodes++] = (struct cut_range){(int32_t)first, (int32_t)last};
+    }
+    return YK_OK;
+}
+
+static yk_err read_stage(const struct json *j, struct plan_stage *s, struct yk_diag *why)
+{
+    const char *agent = NULL;
+    if (json_kind(j) != JSON_OBJECT)
+        return yk_fail(why, YK_INVAL, "not an object");
+    yk_err err = json_get_str(j, "agent", true, &agent, why);
+    if (err)
+        return err == YK_NOTFOUND ? yk_fail(why, YK_INVAL, "agent is missing") : err;
+    s->agent = yk_xstrdup(agent);
+    return read_nodes(j, s, why);
+}
+
+static yk_err read_pipeline(const struct json *j, struct plan_pipeline *p, struct yk_diag *why)
+{
+    const struct json *stages;
+    const char *order = order_names[0];
+    int64_t depth = 1;
+    if (json_kind(j) != JSON_OBJECT)
+        return yk_fail(why, YK_INVAL, "not an object");
+    p->share = 1;
+    yk_err err = json_get_f64(j, "share", false, 0, 1, &p->share, why);
+    if (!err)
+        err = json_get_i64(j, "depth", false, 1, 1024, &depth, why);
+    if (!err)
+        err = json_get_str(j, "order", false, &order, why);
+    if (!err)
+        err = get_array(j, "stages", true, MAX_STAGES, &stages, why);
+    if (err)
+        return err;
+    p->depth = (int32_t)depth;
+    if (strcmp(order, order_names[1]) == 0)
+        p->order = ORDER_BACKWARD_FIRST;
+    else if (strcmp(order, order_names[0]) != 0)
+        return yk_fail(why, YK_INVAL, "order is forward-first or backward-first, not '%s'", order);
+    if (json_len(stages) == 0)
+        return yk_fail(why, YK_INVAL, "stages is empty");
+    p->stages = yk_xalloc(json_len(stages) * sizeof *p->stages);
+    for (size_t i = 0; i < json_len(stages); i++) {
+        p->n_stages++;
+        if ((err = read_stage(json_at(stages, i), &p->stages[i], why)))
+            return yk_wrap(why, err, "stages[%zu]", i);
+    }
+    return YK_OK;
+}
+
+static yk_err read_cut(const struct json *j, struct plan_cut *c, struct yk_diag *why)
+{
+    const char *codec = codec_names[0];
+    int64_t pipeline = 0, from = 0, to = 0;
+    if (json_kind(j) != JSON_OBJECT)
+        return yk_fail(why, YK_INVAL, "not an object");
+    yk_err err = json_get_i64(j, "pipeline", false, 0, MAX_PIPELINES - 1, &pipeline, why);
+    if (!err)
+        err = json_get_i64(j, "from", true, -1, MAX_STAGES - 1, &from, why);
+    if (!err)
+        err = json_get_i64(j, "to", true, -1, MAX_STAGES - 1, &to, why);
+    if (!err)
+        err = json_get_str(j, "codec", false, &codec, why);
+    if (err)
+        return err == YK_NOTFOUND ? yk_fail(why, YK_INVAL, "from and to are needed") : err;
+    if (!plan_codec_find(codec, &c->codec))
+        return yk_fail(why, YK_INVAL, "codec '%s': fp32, fp16 or int8", codec);
+    c->pipeline = (int32_t)pipeline;
+    c->from = (int32_t)from;
+    c->to = (int32_t)to;
+    return YK_OK;
+}
+
+static yk_err read_forms(const struct json *j, struct plan *p, struct yk_diag *why)
+{
+    const struct json *forms;
+    yk_err err = get_array(j, "forms", false, MAX_FORMS, &forms, why);
+    if (err || !forms || json_len(forms) == 0)
+        return err;
+    p->n_forms = (int32_t)json_len(forms);
+    p->forms = yk_xalloc((size_t)p->n_forms * sizeof *p->forms);
+    for (int32_t i = 0; i < p->n_forms; i++) {
+        const char *form = json_str(json_at(forms, (size_t)i), NULL);
+        if (!form)
+            return yk_fail(why, YK_INVAL, "forms[%d] is not text", i);
+        p->forms[i] = yk_xstrdup(form);
+    }
+    return YK_OK;
+}
+
+static yk_err read_plan(const struct json *j, struct plan *p, struct yk_diag *why)
+{
+    const char *model = "", *use = "infer", *hash = NULL;
+    const struct json *graph, *lines, *cuts;
+    if (json_kind(j) != JSON_OBJECT)
+        return yk_fail(why, YK_INVAL, "a plan is a JSON object");
+    yk_err err = json_get_str(j, "model", false, &model, why);
+    graph = json_find(j, "graph");
+    if (!err && (!graph || json_kind(graph) != JSON_OBJECT))
+        err = yk_fail(why, YK_INVAL, "graph is missing: {\"use\", \"hash\"}");
+    if (!err)
+        err = json_get_str(graph, "use", false, &use, why);
+    if (!err && (err = json_get_str(graph, "hash", true, &hash, why)) == YK_NOTFOUND)
+        err = yk_fail(why, YK_INVAL, "graph.hash is missing");
+    uint8_t bytes[32];
+    if (!err && !yk_unhex(hash, 32, bytes))
+        err = yk_fail(why, YK_INVAL, "graph.hash is not 64 hex digits");
+    if (!err)
+        err = read_forms(j, p, why);
+    if (!err && (err = json_get_i64(j, "microbatch", true, 1, INT32_MAX, &p->microbatch, why)) == YK_NOTFOUND)
+        err = yk_fail(why, YK_INVAL, "microbatch is missing");
+    if (!err)
+        err = get_array(j, "pipelines", true, MAX_PIPELINES, &lines, why);
+    if (!err && json_len(lines) == 0)
+        err = yk_fail(why, YK_INVAL, "pipelines is empty");
+    if (!err)
+        err = get_array(j, "cuts", false, MAX_CUTS, &cuts, why);
+    if (err)
+        return err;
+    p->model = yk_xstrdup(model);
+    p->graph_use = yk_xstrdup(use);
+    yk_hex(bytes, 32, p->graph_hash);
+    p->pipelines = yk_xalloc(json_len(lines) * sizeof *p->pipelines);
+    for (size_t i = 0; i < json_len(lines); i++) {
+        p->n_pipelines++;
+        if ((err = read_pipeline(json_at(lines, i), &p->pipelines[i], why)))
+            return yk_wrap(why, err, "pipelines[%zu]", i);
+    }
+    p->cuts = yk_xalloc((json_len(cuts) + 1) * sizeof *p->cuts);
+    for (size_t i = 0; i < json_len(cuts); i++) {
+        if ((err = read_cut(json_at(cuts, i), &p->cuts[i], why)))
+            return yk_wrap(why, err, "cuts[%zu]", i);
+        p->n_cuts++;
+    }
+    return YK_OK;
+}
+
+yk_err plan_from_json(const struct json *j, struct plan **out, struct yk_diag *why)
+{
+    struct plan *p = yk_xalloc(sizeof *p);
+    yk_err err = read_plan(j, p, why);
+    if (err)
+        plan_free(p);
+    else
+        *out = p;
+    return err ? yk_wrap(why, err, "plan") : YK_OK;
+}
+
+/* ---- writing ---- */
+
+static void put_str(struct json_out *o, const char *key, const char *v)
+{
+    json_put_key(o, key);
+    json_put_str(o, v);
+}
+
+static void put_i64(struct json_out *o, const char *key, int64_t v)
+{
+    json_put_key(o, key);
+    json_put_i64(o, v);
+}
+
+static void put_f64(struct json_out *o, const char *key, double v)
+{
+    json_put_key(o, key);
+    json_put_f64(o, v);
+}
+
+static void put_open(struct json_out *o, const char *key, char bracket)
+{
+    json_put_key(o, key);
+    json_open(o, bracket);
+}
+
+static void put_stage(struct json_out *o, const struct plan_stage *s)
+{
+    json_open(o, '{');
+    put_str(o, "agent", s->agent);
+    put_open(o, "nodes", '[');
+    for (int32_t i = 0; i < s->n_nodes; i++) {
+        json_open(o, '[');
+        json_put_i64(o, s->nodes[i].first);
+        json_put_i64(o, s->nodes[i].last);
+        json_close(o, ']');
+    }
+    json_close(o, ']');
+    put_i64(o, "memory_bytes", s->memory_bytes);
+    put_f64(o, "predicted_ms", s->predicted_ms);
+    json_close(o, '}');
+}
+
+void plan_to_json(const struct plan *p, struct json_out *o)
+{
+    json_open(o, '{');
+    put_str(o, "model", p->model);
+    put_open(o, "graph", '{');
+    put_str(o, "use", p->graph_use);
+    put_str(o, "hash", p->graph_hash);
+    json_close(o, '}');
+    put_i64(o, "microbatch", p->microbatch);
+    put_open(o, "pipelines", '[');
+    for (int32_t i = 0; i < p->n_pipelines; i++) {
+        const struct plan_pipeline *line = &p->pipelines[i];
+        json_open(o, '{');
+        put_f64(o, "share", line->share);
+        put_i64(o, "depth", line->depth);
+        put_str(o, "order", order_names[line->order]);
+        put_open(o, "stages", '[');
+        for (int32_t k = 0; k < line->n_stages; k++)
+            put_stage(o, &line->stages[k]);
+        json_close(o, ']');
+        json_close(o, '}');
+    }
+    json_close(o, ']');
+    put_open(o, "cuts", '[');
+    for (int32_t i = 0; i < p->n_cuts; i++) {
+        const struct plan_cut *c = &p->cuts[i];
+        json_open(o, '{');
+        put_i64(o, "pipeline", c->pipeline);
+        put_i64(o, "from", c->from);
+        put_i64(o, "to", c->to);
+        put_str(o, "codec", codec_names[c->codec]);
+        put_i64(o, "bytes", c->bytes);
+        put_f64(o, "predicted_ms", c->predicted_ms);
+        json_close(o, '}');
+    }
+    json_close(o, ']');
+    put_open(o, "forms", '[');
+    for (int32_t i = 0; p->forms && i < p->n_forms; i++)
+        json_put_str(o, p->forms[i]);
+    json_close(o, ']');
+    put_open(o, "predicted", '{');
+    put_f64(o, "step_ms", p->step_ms);
+    put_f64(o, "cost_ms", p->cost_ms);
+    put_str(o, "bottleneck", p->bottleneck);
+    json_close(o, '}');
+    put_f64(o, "bound_ms", p->bound_ms);
+    put_f64(o, "gap", p->gap);
+    put_str(o, "best_single", p->best_single);
+    put_f64(o, "best_single_ms", p->best_single ? p->best_single_ms : NAN);
+    put_str(o, "job", p->job);
+    put_str(o, "objective", p->objective);
+    put_str(o, "source", p->source);
+    put_i64(o, "batch", p->batch);
+    put_str(o, "solver", p->solver);
+    put_f64(o, "solver_ms", p->solver_ms);
+    put_open(o, "alternatives", '[');
+    for (int32_t i = 0; i < p->n_alternatives; i++) {
+        json_open(o, '{');
+        put_str(o, "text", p->alternatives[i].text);
+        put_f64(o, "step_ms", p->alternatives[i].step_ms);
+        put_str(o, "bottleneck", p->alternatives[i].bottleneck);
+        json_close(o, '}');
+    }
+    json_close(o, ']');
+    put_str(o, "explanation", p->explanation);
+    json_close(o, '}');
+}
+
+/* ---- checking ---- */
+
+yk_err plan_stage_of(const struct plan *p, int32_t pipeline, int32_t n_nodes, int32_t *stage_of, struct yk_diag *why)
+{
+    const struct plan_pipeline *line = &p->pipelines[pipeline];
+    for (int32_t i = 0; i < n_nodes; i++)
+        stage_of[i] = -1;
+    for (int32_t k = 0; k < line->n_stages; k++)
+        for (int32_t r = 0; r < line->stages[k].n_nodes; r++) {
+            struct cut_range range = line->stages[k].nodes[r];
+            if (range.last >= n_nodes)
+                return yk_fail(why, YK_INVAL, "pipelines[%d].stages[%d] names node %d, the graph has 0..%d", pipeline,
+                    k, range.last, n_nodes - 1);
+            for (int32_t i = range.first; i <= range.last; i++) {
+                if (stage_of[i] >= 0)
+                    return yk_fail(
+                        why, YK_INVAL, "pipelines[%d]: node %d is in stages %d and %d", pipeline, i, stage_of[i], k);
+                stage_of[i] = k;
+            }
+        }
+    for (int32_t i = 0; i < n_nodes; i++)
+        if (stage_of[i] < 0)
+            return yk_fail(why, YK_INVAL, "pipelines[%d]: node %d is in no stage", pipeline, i);
+    return YK_OK;
+}
+
+static bool edge_exists(const struct cut_edges *edges, int32_t from, int32_t to)
+{
+    for (int32_t i = 0; i < edges->n; i++)
+        if (edges->at[i].from == from && edges->at[i].to == to)
+            return true;
+    return false;
+}
+
+static yk_err check_pipeline(
+    const struct plan *p, int32_t i, const struct graph *g, const struct shapes *s, struct yk_diag *why)
+{
+    struct cut_edges edges = {0};
+    int32_t *stage_of = yk_xalloc(((size_t)g->n_nodes + 1) * sizeof *stage_of);
+    yk_err err = plan_stage_of(p, i, g->n_nodes, stage_of, why);
+    if (!err && (err = cut_check(g, s, stage_of, p->pipelines[i].n_stages, why)))
+        yk_wrap(why, err, "pipelines[%d]", i);
+    if (!err)
+        err = cut_edges_find(g, s, stage_of, p->pipelines[i].n_stages, &edges, why);
+    for (int32_t k = 0; !err && k < p->n_cuts; k++)
+        if (p->cuts[k].pipeline == i && !edge_exists(&edges, p->cuts[k].from, p->cuts[k].to))
+            err = yk_fail(why, YK_INVAL, "cuts[%d]: nothing crosses from stage %d to stage %d of pipeline %d", k,
+                p->cuts[k].from, p->cuts[k].to, i);
+    cut_edges_fini(&edges);
+    free(stage_of);
+    return err;
+}
+
+yk_err plan_check(const struct plan *p, const struct graph *g, const struct shapes *s, struct yk_diag *why)
+{
+    char hash[65];
+    int64_t fixed;
+    double shares = 0;
+    yk_hex(g->hash, sizeof g->hash, hash);
+    if (g->has_hash && strcmp(hash, p->graph_hash) != 0)
+        return yk_fail(
+            why, YK_INVAL, "the plan is of graph %.12s..., this is %.12s...: plan it again", p->graph_hash, hash);
+    if (p->forms && p->n_forms != g->n_nodes)
+        return yk_fail(why, YK_INVAL, "the plan names %d forms, the graph has %d nodes", p->n_forms, g->n_nodes);
+    if (graph_batch_dim(g, &fixed) < 0 && p->microbatch != fixed)
+        return yk_fail(
+            why, YK_INVAL, "microbatch is %lld, the model takes %lld only", (long long)p->microbatch, (long long)fixed);
+    for (int32_t i = 0; i < p->n_cuts; i++)
+        if (p->cuts[i].pipeline >= p->n_pipelines)
+            return yk_fail(
+                why, YK_INVAL, "cuts[%d] names pipeline %d, there are %d", i, p->cuts[i].pipeline, p->n_pipelines);
+    for (int32_t i = 0; i < p->n_pipelines; i++) {
+        shares += p->pipelines[i].share;
+        yk_err err = check_pipeline(p, i, g, s, why);
+        if (err)
+            return err;
+    }
+    if (fabs(shares - 1) > 1e-6)
+        return yk_fail(why, YK_INVAL, "the pipelines' shares add up to %g, not 1", shares);
+    return YK_OK;
+}
+
+enum plan_codec plan_codec_of(const struct plan *p, int32_t pipeline, int32_t from, int32_t to)
+{
+    for (int32_t i = 0; i < p->n_cuts; i++)
+        if (p->cuts[i].pipeline == pipeline && p->cuts[i].from == from && p->cuts[i].to == to)
+            return p->cuts[i].codec;
+    return CODEC_FP32;
+}
