@@ -1,9 +1,10 @@
-/* What the files of the importer share. Private to onnx_import*.c and onnx_upgrade.c.
+/* What the files of the importer share. Private to onnx_import*.c.
  *
  * The model is walked several times, never copied: names and lists go to the graph's arena, weights stay in the
  * mapping. A graph is read in five passes (weights, inputs, what nodes make, nodes, outputs), so nodes may stand in any
- * order. A node is read into struct onnx_node, brought to its opset-17 form by onnx_upgrade, and emitted as one or more
- * graph nodes. What is not supported is noted with onnx_import_problem and reading goes on; what is malformed ends it.
+ * order. A node is read into struct onnx_node, brought to its opset-17 form by onnx_import_upgrade, and emitted as one
+ * or more graph nodes. What is not supported is noted with onnx_import_problem and reading goes on; what is malformed
+ * ends it.
  */
 #ifndef YK_ONNX_IMPORT_H
 #define YK_ONNX_IMPORT_H
@@ -103,7 +104,7 @@ yk_err onnx_import_scalar(struct onnx_import *im, const struct attr *a, const ch
 yk_err onnx_import_map(const char *path, struct onnx_mapping **out, struct yk_diag *why);
 void onnx_import_unmap(struct onnx_mapping *list);
 
-/* onnx_upgrade.c: brings the node from opset im->opset to its opset-17 form and emits it. */
-yk_err onnx_upgrade(struct onnx_import *im, struct onnx_scope *scope, struct onnx_node *n);
+/* onnx_import_upgrade.c: brings the node from opset im->opset to its opset-17 form and emits it. */
+yk_err onnx_import_upgrade(struct onnx_import *im, struct onnx_scope *scope, struct onnx_node *n);
 
 #endif

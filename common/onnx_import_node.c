@@ -425,7 +425,7 @@ yk_err onnx_import_node(struct onnx_import *im, struct onnx_scope *scope, struct
     if (!err)
         err = read_attrs(im, scope, node, &n);
     if (!err)
-        err = onnx_upgrade(im, scope, &n);
+        err = onnx_import_upgrade(im, scope, &n);
     free(ids);
     return err;
 }

@@ -406,6 +406,8 @@ static yk_err up_resize(struct upgrade *u)
     const struct attr *scales = find_attr(n, "scales");
     int32_t id = n->n_in > 1 ? n->in[1] : YK_ABSENT;
     yk_err err = YK_OK;
+    if (!op_find("", "Resize"))
+        return YK_OK; /* emitting lists the node under the name that it has in the file */
     if (scales && scales->kind == ATTR_FLOATS && id == YK_ABSENT) {
         struct shape shape = {.dtype = DT_F32, .rank = 1, .dims = {(int64_t)scales->n}};
         err = onnx_import_const(u->im, u->scope, n, "scales", &shape, scales->floats, &id);
@@ -496,12 +498,13 @@ static bool is_read(const struct upgrade *u, int32_t id)
     return false;
 }
 
-yk_err onnx_upgrade(struct onnx_import *im, struct onnx_scope *scope, struct onnx_node *n)
+yk_err onnx_import_upgrade(struct onnx_import *im, struct onnx_scope *scope, struct onnx_node *n)
 {
     struct upgrade u = {.im = im, .scope = scope, .n = n};
+    const char *op_type = n->op_type; /* rows may rename the node */
     if (im->opset && !*n->domain && n->n_in >= 0)
         for (size_t i = 0; i < YK_COUNT(changes); i++)
-            if (im->opset < changes[i].before && strcmp(n->op_type, changes[i].op) == 0) {
+            if (im->opset < changes[i].before && strcmp(op_type, changes[i].op) == 0) {
                 yk_err err = changes[i].up(&u);
                 if (err || u.done)
                     return err;
