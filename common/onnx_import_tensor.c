@@ -175,8 +175,8 @@ static yk_err external(struct onnx_import *im, const struct parts *p, struct val
     if (err)
         return err;
     if ((uint64_t)offset > m->len || (uint64_t)v->bytes > m->len - (uint64_t)offset)
-        return yk_fail(im->why, YK_FORMAT, "%s: bytes %lld to %lld lie outside '%s' (%zu bytes)", p->what,
-            (long long)offset, (long long)(offset + v->bytes), location, m->len);
+        return yk_fail(im->why, YK_FORMAT, "%s: %lld bytes at offset %lld lie outside '%s' (%zu bytes)", p->what,
+            (long long)v->bytes, (long long)offset, location, m->len);
     v->data = m->data + offset;
     return YK_OK;
 }
