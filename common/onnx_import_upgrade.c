@@ -5,6 +5,7 @@
  * rank of a value, it is found along the producers; where it cannot be found, the node is listed as a problem. */
 #include "common/onnx_import.h"
 
+#include <math.h>
 #include <string.h>
 
 struct upgrade {
@@ -135,16 +136,29 @@ static enum dtype float_dtype(const struct upgrade *u, int32_t id)
     return DT_F32;
 }
 
-static uint16_t f32_to_bits16(float v, bool bf16)
+/* Both round to nearest even. */
+static uint16_t f32_to_bf16(float v)
 {
     uint32_t x;
     memcpy(&x, &v, sizeof x);
-    if (bf16) /* round to nearest even; NaN keeps its top bits */
-        return (uint16_t)((x & 0x7fffffffu) > 0x7f800000u ? x >> 16 | 0x40 : (x + 0x7fff + (x >> 16 & 1)) >> 16);
-    _Float16 h = (_Float16)v;
-    uint16_t bits;
-    memcpy(&bits, &h, sizeof bits);
-    return bits;
+    return (uint16_t)((x & 0x7fffffffu) > 0x7f800000u ? x >> 16 | 0x40 : (x + 0x7fff + (x >> 16 & 1)) >> 16);
+}
+
+static uint16_t f32_to_f16(float v)
+{
+    uint32_t x, sign;
+    memcpy(&x, &v, sizeof x);
+    sign = x >> 16 & 0x8000;
+    x &= 0x7fffffff;
+    if (x > 0x7f800000) /* NaN */
+        x = 0x7e00;
+    else if (x >= 0x477ff000) /* rounds to 65536 or more */
+        x = 0x7c00;
+    else if (x < 0x38800000) /* a subnormal half is a multiple of 2^-24 */
+        x = (uint32_t)lrintf(fabsf(v) * 16777216.0f);
+    else
+        x = (x - 0x38000000 + 0xfff + (x >> 13 & 1)) >> 13;
+    return (uint16_t)(sign | x);
 }
 
 /* A number in the dtype of value `like`, as input k. rank 0 or 1 (of one element, or `count` equal ones). */
@@ -152,7 +166,7 @@ static yk_err float_input(struct upgrade *u, const char *role, float v, int32_t 
 {
     struct shape shape = {.dtype = float_dtype(u, like), .rank = 0};
     double d = (double)v;
-    uint16_t h = f32_to_bits16(v, shape.dtype == DT_BF16);
+    uint16_t h = shape.dtype == DT_BF16 ? f32_to_bf16(v) : f32_to_f16(v);
     const void *data = shape.dtype == DT_F64   ? (const void *)&d
                        : shape.dtype == DT_F32 ? (const void *)&v
                                                : (const void *)&h;
