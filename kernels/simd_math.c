@@ -84,6 +84,31 @@ static yk_err run_unary(struct host_call *c)
     return YK_OK;
 }
 
+UNARY(u_square, v *v)
+UNARY(u_cube, v *v *v)
+
+/* The exponents that models use; others go through double. */
+static void pow_piece(void *arg, int64_t begin, int64_t end)
+{
+    const struct unary_job *j = arg;
+    for (int64_t i = begin; i < end; i++)
+        j->y[i] = (float)pow((double)j->x[i], (double)j->p);
+}
+
+static yk_err run_pow(struct host_call *c)
+{
+    struct unary_job j = {.x = c->in[0].data, .y = c->out[0].data, .p = *(const float *)c->in[1].data};
+    int64_t n = tensor_count(&c->out[0]);
+    j.fn = j.p == 2 ? u_square : j.p == 3 ? u_cube : NULL;
+    host_split(c, n, j.fn ? 1 : 20, j.fn ? unary_piece : pow_piece, &j);
+    return YK_OK;
+}
+
+static bool claim_pow(const struct op_ctx *c)
+{
+    return simd_claim_f32(c) && shape_count(c->in[1]) == 1 && c->in[1]->rank <= c->in[0]->rank;
+}
+
 static yk_err run_clip(struct host_call *c)
 {
     struct unary_job j = {.fn = u_clip, .x = c->in[0].data, .y = c->out[0].data, .p = -INFINITY, .q = INFINITY};
@@ -188,6 +213,7 @@ static const struct host_kernel rows[] = {
     ROW("Neg", "map", run_unary),
     ROW("Abs", "map", run_unary),
     ROW("Clip", "map", run_clip),
+    {.domain = "", .op = "Pow", .kind = "map", .claim = claim_pow, .run = run_pow},
     ROW("Add", "map", run_binary),
     ROW("Sub", "map", run_binary),
     ROW("Mul", "map", run_binary),
