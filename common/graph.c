@@ -318,7 +318,7 @@ int32_t graph_add_value(struct graph *g, const char *name, enum value_kind kind,
     v->capture = YK_ABSENT;
     v->shape.rank = -1;
     v->shape.dtype = dtype;
-    return g->n_values++;
+    return graph_index_add(g, g->n_values) ? g->n_values++ : YK_ABSENT;
 }
 
 int32_t graph_add_weight(struct graph *g, const char *name, const struct shape *shape, const void *data)
@@ -438,14 +438,6 @@ int32_t graph_sym(struct graph *g, const char *name)
 }
 
 /* ---- look-ups ---- */
-
-int32_t graph_find_value(const struct graph *g, const char *name)
-{
-    for (int32_t i = 0; i < g->n_values; i++)
-        if (strcmp(g->values[i].name, name) == 0)
-            return i;
-    return YK_ABSENT;
-}
 
 int32_t graph_find_sym(const struct graph *g, const char *name)
 {

@@ -124,6 +124,8 @@ struct graph {
     struct graph *parent; /* of a subgraph */
     struct value *values;
     int32_t n_values, cap_values;
+    int32_t *index; /* values by name (graph_index.c) */
+    uint32_t cap_index;
     struct node *nodes;
     int32_t n_nodes, cap_nodes;
     int32_t *inputs, n_inputs; /* value ids; weights are not among them */
@@ -159,6 +161,7 @@ yk_err graph_set_attr_s(struct graph *g, struct node *n, const char *name, const
 yk_err graph_set_attr_ints(struct graph *g, struct node *n, const char *name, const int64_t *v, size_t count);
 int32_t graph_sym(struct graph *g, const char *name); /* finds or adds a named dimension */
 
+/* Names of values never change once added. */
 int32_t graph_find_value(const struct graph *g, const char *name); /* YK_ABSENT if there is none */
 int32_t graph_find_sym(const struct graph *g, const char *name);
 const struct attr *node_attr(const struct node *n, const char *name); /* NULL if absent */
@@ -166,6 +169,9 @@ int64_t node_attr_i(const struct node *n, const char *name, int64_t otherwise);
 float node_attr_f(const struct node *n, const char *name, float otherwise);
 const char *node_attr_s(const struct node *n, const char *name, const char *otherwise);
 const struct attr *node_attr_ints(const struct node *n, const char *name); /* NULL unless kind is ATTR_INTS */
+
+bool graph_index_add(struct graph *g, int32_t value); /* graph_add_value calls it; false when memory is gone */
+void graph_index_renew(struct graph *g);              /* after values were renumbered */
 
 /* Everything a node reads: its inputs, and what its subgraphs capture from its graph. Absent inputs are left out; a
  * value may come twice. */

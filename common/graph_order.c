@@ -244,6 +244,7 @@ yk_err graph_prune(struct graph *g)
             g->values[n_values++] = g->values[i];
     }
     g->n_values = n_values;
+    graph_index_renew(g);
     renumber(g->inputs, g->n_inputs, new_id);
     renumber(g->outputs, g->n_outputs, new_id);
     for (int32_t i = 0; i < g->n_nodes; i++) {

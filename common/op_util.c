@@ -39,7 +39,7 @@ yk_err op_attr_i(const struct op_ctx *c, const char *name, int64_t otherwise, in
 
 yk_err op_attr_axis(const struct op_ctx *c, int64_t otherwise, int rank, int *out)
 {
-    int64_t axis;
+    int64_t axis = otherwise;
     yk_err err = op_attr_i(c, "axis", otherwise, &axis);
     return err ? err : op_axis(axis, rank, out, c->why);
 }

@@ -13,6 +13,8 @@ yk_err passes_infer(struct graph *g, passes_eval eval, void *arg, struct yk_diag
     if (!err)
         err = passes_fold_batchnorm(g, why);
     if (!err)
+        err = pass_fuse_layernorm(g, why);
+    if (!err)
         err = passes_fuse(g, why);
     return err ? err : pass_compact(g, why);
 }
@@ -43,12 +45,12 @@ int32_t *pass_uses(const struct graph *g)
     return u.count;
 }
 
-bool pass_is_output(const struct graph *g, int32_t value)
+uint8_t *pass_outputs(const struct graph *g)
 {
-    for (int32_t i = 0; i < g->n_outputs; i++)
-        if (g->outputs[i] == value)
-            return true;
-    return false;
+    uint8_t *is = yk_try_alloc((size_t)g->n_values + 1, 1);
+    for (int32_t i = 0; is && i < g->n_outputs; i++)
+        is[g->outputs[i]] = 1;
+    return is;
 }
 
 bool pass_is_const(const struct graph *g, int32_t value)
@@ -58,18 +60,24 @@ bool pass_is_const(const struct graph *g, int32_t value)
     return g->values[value].data || g->values[value].bytes == 0;
 }
 
-void pass_replace_uses(struct graph *g, int32_t from, int32_t to)
+int32_t pass_resolve(const int32_t *to, int32_t value)
+{
+    while (value != YK_ABSENT && to[value] != value)
+        value = to[value];
+    return value;
+}
+
+void pass_replace_uses(struct graph *g, const int32_t *to)
 {
     for (int32_t i = 0; i < g->n_nodes; i++) {
         struct node *n = &g->nodes[i];
         for (int32_t k = 0; k < n->n_in; k++)
-            if (n->in[k] == from)
-                n->in[k] = to;
+            n->in[k] = pass_resolve(to, n->in[k]);
         for (int32_t a = 0; a < n->n_attr; a++) {
             struct graph *sub = n->attr[a].kind == ATTR_GRAPH ? n->attr[a].graph : NULL;
             for (int32_t k = 0; sub && k < sub->n_values; k++)
-                if (sub->values[k].kind == VALUE_CAPTURE && sub->values[k].capture == from)
-                    sub->values[k].capture = to;
+                if (sub->values[k].kind == VALUE_CAPTURE)
+                    sub->values[k].capture = pass_resolve(to, sub->values[k].capture);
         }
     }
 }

@@ -13,7 +13,8 @@ typedef yk_err (*passes_eval)(void *arg, const struct graph *g, int32_t node, co
 yk_err passes_fold_constants(struct graph *g, passes_eval eval, void *arg, struct yk_diag *why);
 /* BatchNormalization (inference form) after Conv/ConvTranspose/Gemm into its weights and bias, in double. */
 yk_err passes_fold_batchnorm(struct graph *g, struct yk_diag *why);
-/* Conv + activation (Relu, Clip with constant bounds) and + residual Add: one ai.yoke FusedConv node; Gemm/MatMul +
+/* The written-out form of layer normalisation is put together by passes_infer before it fuses.
+ * Conv + activation (Relu, Clip with constant bounds) and + residual Add: one ai.yoke FusedConv node; Gemm/MatMul +
  * bias Add
  * + Relu likewise (FusedGemm). Only where the intermediate value has no other use. */
 yk_err passes_fuse(struct graph *g, struct yk_diag *why);

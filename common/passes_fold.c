@@ -51,17 +51,17 @@ static bool is_noop(const struct graph *g, const struct pass_probes *p, const st
 }
 
 /* A graph output keeps its id and name: what made the input makes the output instead. */
-static bool take_over_output(struct graph *g, int32_t in, int32_t out)
+static bool take_over_output(struct graph *g, const uint8_t *outputs, int32_t *to, int32_t in, int32_t out)
 {
     int32_t producer = g->values[in].producer;
-    if (g->values[in].kind != VALUE_NODE || producer < 0 || pass_is_output(g, in))
+    if (g->values[in].kind != VALUE_NODE || producer < 0 || outputs[in])
         return false;
     struct node *made = &g->nodes[producer];
     for (int32_t k = 0; k < made->n_out; k++)
         if (made->out[k] == in)
             made->out[k] = out;
     g->values[out].producer = producer;
-    pass_replace_uses(g, in, out);
+    to[in] = out;
     return true;
 }
 
@@ -71,47 +71,31 @@ yk_err pass_drop_noops(struct graph *g, bool *changed, struct yk_diag *why)
     yk_err err = graph_sort(g, why);
     if (err || (err = pass_probes_open(g, &p, why)) != YK_OK)
         return err;
-    /* to[v]: what stands for v; nodes come in order, so the inputs of a node are final when it is seen */
-    int32_t *to = yk_try_alloc((size_t)g->n_values + 1, sizeof *to);
-    if (!to) {
-        pass_probes_close(&p);
-        return yk_fail(why, YK_NOMEM, "no memory to fold");
+    int32_t *to = yk_try_alloc((size_t)g->n_values + 1, sizeof *to); /* by value: what stands for it */
+    uint8_t *outputs = pass_outputs(g);
+    if (!to || !outputs) {
+        err = yk_fail(why, YK_NOMEM, "no memory to fold");
+        goto out;
     }
     for (int32_t v = 0; v < g->n_values; v++)
         to[v] = v;
-    bool *drop = yk_try_alloc((size_t)g->n_nodes + 1, sizeof *drop);
-    for (int32_t i = 0; drop && i < g->n_nodes; i++) /* shapes are by the ids of before */
-        drop[i] = is_noop(g, &p, &g->nodes[i]);
-    for (int32_t i = 0; drop && i < g->n_nodes; i++) {
+    /* The nodes keep their inputs until the end, so that is_noop asks for shapes by the ids of before. */
+    for (int32_t i = 0; i < g->n_nodes; i++) {
         struct node *n = &g->nodes[i];
-        for (int32_t k = 0; k < n->n_in; k++)
-            if (n->in[k] != YK_ABSENT)
-                n->in[k] = to[n->in[k]];
-        for (int32_t a = 0; a < n->n_attr; a++) {
-            struct graph *sub = n->attr[a].kind == ATTR_GRAPH ? n->attr[a].graph : NULL;
-            for (int32_t k = 0; sub && k < sub->n_values; k++)
-                if (sub->values[k].kind == VALUE_CAPTURE && sub->values[k].capture != YK_ABSENT)
-                    sub->values[k].capture = to[sub->values[k].capture];
-        }
-        if (!drop[i])
+        if (!is_noop(g, &p, n))
             continue;
-        int32_t in = n->in[0], out = n->out[0];
-        if (!pass_is_output(g, out)) {
+        int32_t in = pass_resolve(to, n->in[0]), out = n->out[0];
+        if (outputs[out] && !take_over_output(g, outputs, to, in, out))
+            continue;
+        if (!outputs[out])
             to[out] = in;
-        } else {
-            if (!take_over_output(g, in, out))
-                continue;
-            for (int32_t v = 0; v < g->n_values; v++)
-                if (to[v] == in)
-                    to[v] = out;
-        }
         n->op = NULL;
         *changed = true;
     }
-    if (!drop)
-        err = yk_fail(why, YK_NOMEM, "no memory to fold");
-    free(drop);
+    pass_replace_uses(g, to);
+out:
     free(to);
+    free(outputs);
     pass_probes_close(&p);
     return err ? err : pass_compact(g, why);
 }
@@ -149,7 +133,7 @@ static void set_context(struct fold *f, const struct node *n)
     }
 }
 
-static bool may_fold(const struct graph *g, const struct node *n)
+static bool may_fold(const struct graph *g, const uint8_t *outputs, const struct node *n)
 {
     if (n->op->flags & (OP_CONTROL | OP_RANDOM | OP_DATA_SHAPE) || n->n_in > OP_MAX_IN || n->n_out > OP_MAX_OUT)
         return false;
@@ -157,7 +141,7 @@ static bool may_fold(const struct graph *g, const struct node *n)
         if (n->in[k] != YK_ABSENT && !pass_is_const(g, n->in[k]))
             return false;
     for (int32_t k = 0; k < n->n_out; k++)
-        if (n->out[k] != YK_ABSENT && pass_is_output(g, n->out[k])) /* outputs stay made by a node */
+        if (n->out[k] != YK_ABSENT && outputs[n->out[k]]) /* outputs stay made by a node */
             return false;
     return true;
 }
@@ -240,9 +224,13 @@ static yk_err fold_node(struct fold *f, int32_t index, bool *changed, struct yk_
 static yk_err fold_round(struct fold *f, bool *changed, struct yk_diag *why)
 {
     yk_err err = graph_sort(f->g, why);
+    uint8_t *outputs = pass_outputs(f->g);
+    if (!err && !outputs)
+        err = yk_fail(why, YK_NOMEM, "no memory to fold");
     for (int32_t i = 0; !err && i < f->g->n_nodes; i++)
-        if (f->g->nodes[i].op && may_fold(f->g, &f->g->nodes[i]))
+        if (f->g->nodes[i].op && may_fold(f->g, outputs, &f->g->nodes[i]))
             err = fold_node(f, i, changed, why);
+    free(outputs);
     return err ? err : pass_compact(f->g, why);
 }
 

@@ -8,9 +8,11 @@
 
 /* By value id: how many nodes (each use counts) and graph outputs read it. free() */
 int32_t *pass_uses(const struct graph *g);
-bool pass_is_output(const struct graph *g, int32_t value);
-bool pass_is_const(const struct graph *g, int32_t value);          /* a weight whose data is here */
-void pass_replace_uses(struct graph *g, int32_t from, int32_t to); /* in nodes and captures, not in graph outputs */
+uint8_t *pass_outputs(const struct graph *g);             /* by value id: 1 for graph outputs; free() */
+bool pass_is_const(const struct graph *g, int32_t value); /* a weight whose data is here */
+/* to[v] stands for v, in nodes and captures, not in graph outputs; chains are followed. */
+int32_t pass_resolve(const int32_t *to, int32_t value);
+void pass_replace_uses(struct graph *g, const int32_t *to);
 yk_err pass_compact(struct graph *g, struct yk_diag *why);
 
 /* Makes node output `value` a weight; data is borrowed (graph_alloc_data or the mapping). The node loses that output.
@@ -41,6 +43,7 @@ const int64_t *pass_same_content(const struct pass_probes *p, int32_t value);
 
 /* One round of each; *changed is set, never cleared. */
 yk_err pass_drop_noops(struct graph *g, bool *changed, struct yk_diag *why);
+yk_err pass_fuse_layernorm(struct graph *g, struct yk_diag *why);
 yk_err pass_fold_shapes(struct graph *g, bool *changed, struct yk_diag *why);
 
 #endif

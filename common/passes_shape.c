@@ -132,15 +132,17 @@ yk_err pass_fold_shapes(struct graph *g, bool *changed, struct yk_diag *why)
 {
     struct pass_probes p;
     yk_err err = pass_probes_open(g, &p, why);
-    int32_t *uses = err ? NULL : pass_uses(g), n_values = g->n_values;
+    int32_t n_values = g->n_values;
     if (err)
         return err;
-    if (!uses)
+    int32_t *uses = pass_uses(g);
+    uint8_t *outputs = pass_outputs(g);
+    if (!uses || !outputs)
         err = YK_NOMEM;
     for (int32_t i = 0; !err && i < n_values; i++) {
         const int64_t *v =
             g->values[i].kind == VALUE_NODE && g->values[i].producer >= 0 ? pass_same_content(&p, i) : NULL;
-        if (!v || pass_is_output(g, i) || g->nodes[g->values[i].producer].op->flags & OP_RANDOM)
+        if (!v || outputs[i] || g->nodes[g->values[i].producer].op->flags & OP_RANDOM)
             continue;
         err = make_ints(g, i, &p.at[0].of[i], v);
         *changed = true;
@@ -160,6 +162,7 @@ yk_err pass_fold_shapes(struct graph *g, bool *changed, struct yk_diag *why)
         }
     }
     free(uses);
+    free(outputs);
     pass_probes_close(&p);
     if (err)
         return yk_fail(why, err, "no memory to fold shapes");

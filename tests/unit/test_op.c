@@ -410,6 +410,92 @@ static void test_misc_bad(void **state)
     assert_int_equal(one_infer(&o), YK_LIMIT);
 }
 
+/* ---- hostile nodes: whatever a rule lets through is sane, and no input breaks a rule (sanitizers watch) ---- */
+
+static int64_t hostile_int(struct yk_rng *r)
+{
+    static const int64_t odd[] = {0, 1, -1, 2, -2, 3, INT64_MAX, INT64_MIN, INT64_MAX - 1, (int64_t)1 << 31, INT32_MAX,
+        (int64_t)1 << 56, (int64_t)1 << 62, -((int64_t)1 << 62)};
+    return yk_rng_below(r, 3) ? (int64_t)yk_rng_below(r, 9) - 2 : odd[yk_rng_below(r, YK_COUNT(odd))];
+}
+
+static void hostile_attrs(struct yk_rng *r, struct graph *g, struct node *n)
+{
+    static const char *const names[] = {"axis", "axes", "group", "kernel_shape", "strides", "pads", "dilations",
+        "ceil_mode", "keepdims", "perm", "to", "start", "end", "transA", "transB", "allowzero", "auto_pad", "mode",
+        "activation", "fmod", "noop_with_empty_axes", "value_int", "value_ints"};
+    for (int i = (int)yk_rng_below(r, 5); i > 0; i--) {
+        const char *name = names[yk_rng_below(r, YK_COUNT(names))];
+        int64_t list[10];
+        size_t count = yk_rng_below(r, 9);
+        for (size_t k = 0; k < count; k++)
+            list[k] = hostile_int(r);
+        switch (yk_rng_below(r, 4)) {
+        case 0:
+            graph_set_attr_ints(g, n, name, list, count);
+            break;
+        case 1:
+            graph_set_attr_s(g, n, name, yk_rng_below(r, 2) ? "SAME_UPPER" : "reflect");
+            break;
+        default:
+            graph_set_attr_i(g, n, name, hostile_int(r));
+        }
+    }
+}
+
+static void test_hostile(void **state)
+{
+    (void)state;
+    struct yk_rng r;
+    struct op_ctx *c = calloc(1, sizeof *c);
+    int accepted = 0;
+    for (uint64_t seed = 1; seed <= 40000; seed++) {
+        yk_rng_seed(&r, seed);
+        const struct op *op = op_at((int)yk_rng_below(&r, (uint64_t)op_count()));
+        struct graph *g = fx_open();
+        struct shapes s;
+        struct yk_diag why;
+        int32_t in[8], out[4];
+        int n_in = op->min_in + (int)yk_rng_below(&r, 3), n_out = op->min_out + (int)yk_rng_below(&r, 2);
+        n_in = YK_MIN(n_in, 8);
+        char name[16];
+        for (int i = 0; i < n_in; i++) {
+            snprintf(name, sizeof name, "i%d", i);
+            int64_t v[8];
+            int rank = (int)yk_rng_below(&r, 6);
+            if (i > 0 && yk_rng_below(&r, 2)) {
+                for (int k = 0; k < rank; k++)
+                    v[k] = hostile_int(&r);
+                in[i] = fx_ints(g, name, v, rank);
+                continue;
+            }
+            for (int k = 0; k < rank; k++)
+                v[k] = yk_rng_below(&r, 12) ? (int64_t)yk_rng_below(&r, 6) : (int64_t)1 << yk_rng_below(&r, 60);
+            in[i] = fx_input(
+                g, name, yk_rng_below(&r, 4) ? DT_F32 : (enum dtype)(1 + yk_rng_below(&r, DT_COUNT - 1)), v, rank);
+            if (yk_rng_below(&r, 16) == 0)
+                in[i] = YK_ABSENT;
+        }
+        for (int i = 0; i < n_out; i++) {
+            snprintf(name, sizeof name, "o%d", i);
+            out[i] = graph_add_value(g, name, VALUE_NODE, DT_NONE);
+        }
+        graph_add_node(g, "n", op, in, n_in, out, n_out);
+        hostile_attrs(&r, g, fx_last(g));
+        if (shapes_infer(g, NULL, NULL, &s, &why) == YK_OK) {
+            accepted++;
+            for (int i = 0; i < n_out; i++)
+                assert_true(shape_bytes(&s.of[out[i]]) >= 0);
+            shapes_node(g, &s, 0, c);
+            assert_true(op_flops(c) >= 0 && op_bytes(c) >= 0);
+            shapes_fini(&s);
+        }
+        graph_close(g);
+    }
+    free(c);
+    assert_true(accepted > 2000);
+}
+
 static void test_flops(void **state)
 {
     (void)state;
@@ -440,6 +526,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden), cmocka_unit_test(test_table),
         cmocka_unit_test(test_conv_bad), cmocka_unit_test(test_fused_conv), cmocka_unit_test(test_pool_bad),
-        cmocka_unit_test(test_shape_inputs_bad), cmocka_unit_test(test_misc_bad), cmocka_unit_test(test_flops)};
+        cmocka_unit_test(test_shape_inputs_bad), cmocka_unit_test(test_misc_bad), cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_flops)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -397,6 +397,40 @@ static void test_fuse_gemm(void **state)
     graph_close(g);
 }
 
+/* x - mean, squared mean, root, scale, bias: one node; with another power or axis it stays. */
+static void test_layernorm(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 4; kind++) {
+        struct graph *g = fx_open();
+        graph_sym(g, "N");
+        int32_t x = fx_input(g, "x", DT_F32, INTS(-1, 5, 8)), gamma = fx_weight(g, "gamma", INTS(8));
+        int32_t beta = kind == 1 ? fx_weight(g, "beta", INTS(5, 8)) : fx_weight(g, "beta", INTS(8));
+        int32_t two = fx_floats(g, "two", (const float[]){kind == 2 ? 3 : 2}, 1);
+        int32_t eps = fx_floats(g, "eps", (const float[]){1e-5f}, 1);
+        int32_t mean = fx_node(g, "ReduceMean", "mean", IDS(x));
+        graph_set_attr_ints(g, fx_last(g), "axes", (const int64_t[]){-1}, 1);
+        int32_t d = fx_node(g, "Sub", "d", IDS(x, mean));
+        int32_t v = fx_node(g, "ReduceMean", "v", IDS(fx_node(g, "Pow", "sq", IDS(d, two))));
+        graph_set_attr_ints(g, fx_last(g), "axes", (const int64_t[]){kind == 3 ? 1 : 2}, 1);
+        int32_t q =
+            fx_node(g, "Div", "q", IDS(d, fx_node(g, "Sqrt", "root", IDS(fx_node(g, "Add", "e", IDS(v, eps))))));
+        fx_output(g, fx_node(g, "Add", "y", IDS(beta, fx_node(g, "Mul", "m", IDS(q, gamma)))));
+        assert_int_equal(passes_infer(g, NULL, NULL, NULL), YK_OK);
+        assert_int_equal(g->n_nodes, kind == 0 ? 1 : 9);
+        if (kind == 0) {
+            const struct node *n = node_of(g, "y");
+            assert_string_equal(n->op->name, "LayerNormalization");
+            assert_int_equal(node_attr_i(n, "axis", 0), -1);
+            assert_true(node_attr_f(n, "epsilon", 0) == 1e-5f);
+            assert_string_equal(in_of(g, n, 1)->name, "gamma");
+            assert_string_equal(in_of(g, n, 2)->name, "beta");
+        }
+        check(g);
+        graph_close(g);
+    }
+}
+
 /* The same graph built twice gives the same nodes, names and data. */
 static void test_same_again(void **state)
 {
@@ -431,6 +465,6 @@ int main(void)
         cmocka_unit_test(test_fold_bounded), cmocka_unit_test(test_reshape_chains),
         cmocka_unit_test(test_varying_stays), cmocka_unit_test(test_gemm_over_axes), cmocka_unit_test(test_batchnorm),
         cmocka_unit_test(test_batchnorm_gemm), cmocka_unit_test(test_fuse_conv), cmocka_unit_test(test_fuse_gemm),
-        cmocka_unit_test(test_same_again)};
+        cmocka_unit_test(test_layernorm), cmocka_unit_test(test_same_again)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
