@@ -172,6 +172,9 @@ static yk_err read_model(struct onnx_import *im)
         n_opsets += f.number == MODEL_OPSET;
     if (bad)
         return malformed(im, "the file");
+    if (n_opsets > ONNX_MAX_OPSETS)
+        return yk_fail(
+            im->why, YK_LIMIT, "the model imports %zu opsets, at most %d are read", n_opsets, ONNX_MAX_OPSETS);
     im->opsets = yk_arena_alloc(im->root->arena, n_opsets + 1, sizeof *im->opsets);
     if (!im->opsets)
         return onnx_import_nomem(im);
@@ -199,6 +202,7 @@ static yk_err read_model(struct onnx_import *im)
     if (!err)
         err = onnx_import_graph(im, &scope, graph);
     free(scope.slots);
+    free(scope.read);
     if (!err && im->n_problems == 0 && im->skeleton && ids.n)
         err = apply_ids(im, &ids);
     return err;

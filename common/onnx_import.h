@@ -18,6 +18,7 @@
 /* A subgraph lies three messages below its parent (node, attribute, graph): 64 messages in all. */
 #define ONNX_MAX_DEPTH 20
 #define ONNX_MAX_SYMS 1024
+#define ONNX_MAX_OPSETS 256
 #define ONNX_MARK "yoke.skeleton" /* metadata: this file is a skeleton */
 #define ONNX_IDS "yoke.ids"       /* metadata: value ids in file order, if they differ from it */
 
@@ -57,6 +58,8 @@ struct onnx_scope {
     struct pb file; /* the GraphProto */
     int32_t *slots; /* open addressing by name: value id + 1, 0 is free */
     size_t n_slots, n_used;
+    uint8_t *read; /* by value id, made when first asked for: somebody reads it */
+    int32_t n_read;
 };
 
 struct onnx_node {

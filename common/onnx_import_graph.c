@@ -85,10 +85,13 @@ yk_err onnx_import_value(struct onnx_import *im, struct onnx_scope *scope, const
 static char *free_name(struct onnx_import *im, struct onnx_scope *scope, const struct onnx_node *n, const char *role)
 {
     const char *base = n->n_out > 0 && n->out[0] != YK_ABSENT ? scope->g->values[n->out[0]].name : n->op_type;
-    size_t size = strlen(base) + strlen(role) + 16;
+    size_t size = strlen(base) + strlen(role) + 32;
     char *name = yk_arena_alloc(im->root->arena, size, 1);
     for (int k = 0; name; k++) {
-        snprintf(name, size, k ? "%s/%s_%d" : "%s/%s", base, role, k);
+        if (k == 0)
+            snprintf(name, size, "%s/%s", base, role);
+        else /* with the node's index, so that taken names do not cost their square */
+            snprintf(name, size, "%s/%s_%d_%d", base, role, (int)n->index, k);
         const struct onnx_scope *s = scope;
         while (s && onnx_import_find(s, name, strlen(name)) == YK_ABSENT)
             s = s->parent;

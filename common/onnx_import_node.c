@@ -85,6 +85,7 @@ static yk_err read_subgraph(
     inner.path = path;
     yk_err err = onnx_import_graph(im, &inner, graph);
     free(inner.slots);
+    free(inner.read);
     a->kind = ATTR_GRAPH;
     a->graph = inner.g;
     return err;

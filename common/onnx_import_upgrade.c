@@ -8,6 +8,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { MAX_STEPS = 1000 }; /* along a chain of producers, so that long chains do not cost their square */
+
 struct upgrade {
     struct onnx_import *im;
     struct onnx_scope *scope;
@@ -124,7 +126,7 @@ static yk_err ints_to_input(struct upgrade *u, const char *name, int32_t k)
 static enum dtype float_dtype(const struct upgrade *u, int32_t id)
 {
     const struct graph *g = u->scope->g;
-    for (int step = 0; step < 10000 && id != YK_ABSENT; step++) {
+    for (int step = 0; step < MAX_STEPS && id != YK_ABSENT; step++) {
         const struct value *v = &g->values[id];
         if (dtype_is_float(v->dtype))
             return v->dtype;
@@ -185,7 +187,7 @@ static int rank_of(const struct upgrade *u, int32_t id)
         "LogSoftmax", "Elu", "Selu", "Cast", "InstanceNormalization", "Transpose", "Pad", "Slice", "Split", "Exp",
         "Log", "Sqrt", "Neg", "Abs", "PRelu", "Resize", "HardSigmoid", "HardSwish", "Softplus", "Erf"};
     const struct graph *g = u->scope->g;
-    for (int step = 0; step < 10000 && id != YK_ABSENT; step++) {
+    for (int step = 0; step < MAX_STEPS && id != YK_ABSENT; step++) {
         const struct value *v = &g->values[id];
         if (v->kind == VALUE_WEIGHT)
             return v->shape.rank;
@@ -287,7 +289,34 @@ static yk_err up_slice(struct upgrade *u)
     return !err && u->n->n_in < 3 ? node_error(u, "no attributes starts and ends") : err;
 }
 
-static bool is_read(const struct upgrade *u, int32_t id);
+/* Whether a node or graph output of the file reads the value. Later nodes are not in the graph yet, so the file is
+ * asked, once per graph. */
+static yk_err is_read(struct upgrade *u, int32_t id, bool *yes)
+{
+    struct onnx_scope *scope = u->scope;
+    struct pb r = scope->file, inner;
+    struct pb_field f, g;
+    struct pb_text text;
+    bool bad = false;
+    if (!scope->read) {
+        scope->n_read = scope->g->n_values;
+        scope->read = yk_try_alloc((size_t)scope->n_read + 1, 1);
+        if (!scope->read)
+            return onnx_import_nomem(u->im);
+        while (pb_next(&r, &f, &bad)) {
+            if (f.number != 1 && f.number != 12) /* the names that a node reads and an output's own are field 1 */
+                continue;
+            for (inner = pb_of(&f); pb_next(&inner, &g, &bad);) {
+                int32_t found =
+                    g.number == 1 && pb_text(&g, &text) ? onnx_import_find(scope, text.s, text.n) : YK_ABSENT;
+                if (found >= 0 && found < scope->n_read)
+                    scope->read[found] = 1;
+            }
+        }
+    }
+    *yes = id < scope->n_read && scope->read[id];
+    return YK_OK;
+}
 
 static yk_err up_batchnorm(struct upgrade *u)
 {
@@ -297,9 +326,14 @@ static yk_err up_batchnorm(struct upgrade *u)
     drop_attr(u->n, "is_test");
     drop_attr(u->n, "consumed_inputs");
     /* In inference the old form's running and saved statistics are not made. */
-    for (int32_t i = 1; i < u->n->n_out; i++)
-        if (u->n->out[i] != YK_ABSENT && is_read(u, u->n->out[i]))
+    for (int32_t i = 1; i < u->n->n_out; i++) {
+        bool yes = false;
+        yk_err err = u->n->out[i] != YK_ABSENT ? is_read(u, u->n->out[i], &yes) : YK_OK;
+        if (err)
+            return err;
+        if (yes)
             return node_problem(u, "its statistics outputs are used (a training graph)");
+    }
     u->n->n_out = YK_MIN(u->n->n_out, 1);
     return YK_OK;
 }
@@ -493,24 +527,6 @@ static const struct {
     {"Hardmax", 13, up_softmax},
     {"RoiAlign", 16, up_roialign},
 };
-
-/* Whether any node of the file reads the value: later nodes are not in the graph yet, so the file is asked. */
-static bool is_read(const struct upgrade *u, int32_t id)
-{
-    const char *name = u->scope->g->values[id].name;
-    struct pb r = u->scope->file, inner;
-    struct pb_field f, g;
-    struct pb_text text;
-    bool bad = false;
-    while (pb_next(&r, &f, &bad)) {
-        if (f.number != 1 && f.number != 12)
-            continue;
-        for (inner = pb_of(&f); pb_next(&inner, &g, &bad);)
-            if (g.number == 1 && pb_text(&g, &text) && text.n == strlen(name) && memcmp(text.s, name, text.n) == 0)
-                return true;
-    }
-    return false;
-}
 
 yk_err onnx_import_upgrade(struct onnx_import *im, struct onnx_scope *scope, struct onnx_node *n)
 {

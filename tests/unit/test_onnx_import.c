@@ -230,6 +230,52 @@ static void many_inputs_to_one_node(void **state)
     refuse(&b, YK_LIMIT, "100 inputs");
 }
 
+/* Files made to cost the square of their size: each is read in moments or refused. */
+static void no_quadratic_work(void **state)
+{
+    enum { MANY = 20000 };
+    struct yk_buf b = {0};
+    const float w = 1;
+    (void)state;
+    size_t m = make_model(&b, 8);
+    make_value(&b, 11, "x", 1, "N,1");
+    make_weight_f32(&b, "w", 1, &w);
+    for (int i = 0; i < MANY; i++) { /* who reads the second output? */
+        char out[32], in[32];
+        snprintf(in, sizeof in, i ? "v%d,w,w,w,w" : "x,w,w,w,w", i - 1);
+        snprintf(out, sizeof out, "v%d,m%d", i, i);
+        make_plain(&b, "BatchNormalization", in, out);
+    }
+    char last[16];
+    snprintf(last, sizeof last, "v%d", MANY - 1);
+    make_value(&b, 12, last, 1, "N,1");
+    make_end(&b, m);
+    struct held h;
+    assert_int_equal(accept(&h, &b)->n_nodes, MANY);
+    drop(&h);
+    m = make_model(&b, 11);
+    make_value(&b, 11, "x", 1, "-");
+    for (int i = 0; i < MANY; i++) { /* a chain whose rank nobody knows */
+        char out[16], in[16];
+        snprintf(in, sizeof in, i ? "v%d" : "x", i - 1);
+        snprintf(out, sizeof out, "v%d", i);
+        make_plain(&b, i % 2 ? "Softmax" : "Relu", in, out);
+    }
+    make_value(&b, 12, last, 1, "-");
+    make_end(&b, m);
+    accept(&h, &b);
+    drop(&h);
+    m = make_model(&b, 11);
+    make_value(&b, 11, "x", 1, "-");
+    make_value(&b, 12, "x", 1, "-");
+    for (int i = 0; i < MANY; i++)
+        make_plain(&b, "Clip", "x", "_"); /* names of weights made for nodes without an output */
+    make_end(&b, m);
+    for (int i = 0; i < MANY; i++)
+        make_opset(&b, "d", 1);
+    refuse(&b, YK_LIMIT, "opsets");
+}
+
 /* ---- what is not supported ---- */
 
 static void all_unsupported_listed(void **state)
@@ -474,6 +520,7 @@ int main(void)
         cmocka_unit_test(refused_structure),
         cmocka_unit_test(many_named_dimensions),
         cmocka_unit_test(many_inputs_to_one_node),
+        cmocka_unit_test(no_quadratic_work),
         cmocka_unit_test(all_unsupported_listed),
         cmocka_unit_test(very_many_unsupported),
         cmocka_unit_test(opsets),
