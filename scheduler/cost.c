@@ -1,0 +1,362 @@
+#include "scheduler/cost.h"
+
+#include "common/memplan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HEADER_BYTES 512 /* of a microbatch on the wire, roughly: tensors' descriptions and frame headers */
+
+/* ---- forms ---- */
+
+static int32_t form_index(const struct view *v, const char *name)
+{
+    for (int32_t i = 0; i < v->n_forms; i++)
+        if (strcmp(v->forms[i], name) == 0)
+            return i;
+    return -1;
+}
+
+void cost_choose_forms(const struct solve_request *req, const struct view *v, int32_t *form)
+{
+    int32_t n = req->graph->n_nodes;
+    const char *const *fixed = req->forms;
+    if (req->forced && req->forced->forms)
+        fixed = (const char *const *)req->forced->forms;
+    for (int32_t i = 0; i < n; i++)
+        form[i] = fixed && fixed[i] && fixed[i][0] ? form_index(v, fixed[i]) : -1;
+    if (fixed)
+        return;
+    /* By node and form: how many agents have it, and its time at the largest size, as a mean. */
+    int32_t *have = yk_xalloc(((size_t)v->n_forms + 1) * sizeof *have);
+    double *sum = yk_xalloc(((size_t)v->n_forms + 1) * sizeof *sum);
+    int32_t *at = yk_xalloc(((size_t)v->n_agents + 1) * sizeof *at); /* profiles are sorted by node */
+    for (int32_t i = 0; i < n; i++) {
+        memset(have, 0, (size_t)v->n_forms * sizeof *have);
+        memset(sum, 0, (size_t)v->n_forms * sizeof *sum);
+        for (int32_t a = 0; a < v->n_agents; a++) {
+            const struct view_agent *agent = &v->agents[a];
+            for (; agent->usable && at[a] < agent->n_times && agent->times[at[a]].node <= i; at[a]++) {
+                const struct view_time *t = &agent->times[at[a]];
+                const struct view_time *next = at[a] + 1 < agent->n_times ? t + 1 : NULL;
+                bool last = !next || next->node != t->node || next->form != t->form;
+                if (t->node == i && last) {
+                    have[t->form]++;
+                    sum[t->form] += t->ms / (double)YK_MAX(t->size, 1);
+                }
+            }
+        }
+        for (int32_t f = 0; f < v->n_forms; f++)
+            if (have[f] && (form[i] < 0 || have[f] > have[form[i]] ||
+                               (have[f] == have[form[i]] && sum[f] / have[f] < sum[form[i]] / have[form[i]])))
+                form[i] = f;
+    }
+    free(have);
+    free(sum);
+    free(at);
+}
+
+/* ---- node times ---- */
+
+/* Rows of (node, form) are adjacent and sorted by size. */
+static const struct view_time *find_rows(const struct view_agent *a, int32_t node, int32_t form, int32_t *n)
+{
+    int32_t low = 0, high = a->n_times;
+    while (low < high) {
+        int32_t mid = (low + high) / 2;
+        const struct view_time *t = &a->times[mid];
+        if (t->node < node || (t->node == node && t->form < form))
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    int32_t end = low;
+    while (end < a->n_times && a->times[end].node == node && a->times[end].form == form)
+        end++;
+    *n = end - low;
+    return &a->times[low];
+}
+
+static double interpolate(const struct view_time *t, int32_t n, int64_t size)
+{
+    if (size <= t[0].size || n == 1) {
+        double frac = (double)size / (double)YK_MAX(t[0].size, 1);
+        /* Below the smallest measured size a fixed part remains; nobody measured how much: half is taken as fixed. */
+        return size < t[0].size ? t[0].ms * (0.5 + 0.5 * frac) : t[0].ms * frac;
+    }
+    for (int32_t i = 1; i < n; i++)
+        if (size <= t[i].size) {
+            double f = (double)(size - t[i - 1].size) / (double)(t[i].size - t[i - 1].size);
+            return t[i - 1].ms + f * (t[i].ms - t[i - 1].ms);
+        }
+    return t[n - 1].ms * (double)size / (double)t[n - 1].size;
+}
+
+static double node_time(struct cost_model *m, int32_t agent, int32_t node, struct op_ctx *ctx, enum view_origin *origin)
+{
+    const struct view_agent *a = &m->view->agents[agent];
+    double ms = NAN, slow = a->slow_factor > 0 ? a->slow_factor : 1;
+    int32_t n = 0;
+    if (a->n_times) {
+        int32_t form = m->form[node];
+        const struct view_time *rows = form >= 0 ? find_rows(a, node, form, &n) : NULL;
+        if (n) {
+            ms = interpolate(rows, n, m->microbatch);
+            *origin = VIEW_PROFILE;
+            m->table[node].packed_bytes = YK_MAX(m->table[node].packed_bytes, rows[n - 1].packed_bytes);
+            m->table[node].workspace_bytes = YK_MAX(m->table[node].workspace_bytes, rows[n - 1].workspace_bytes);
+        }
+    } else if (a->gflops > 0) {
+        shapes_node(m->graph, &m->shapes, node, ctx);
+        ms = op_flops(ctx) / a->gflops * 1e-6 + (a->gbytes_per_s > 0 ? op_bytes(ctx) / a->gbytes_per_s * 1e-6 : 0);
+        *origin = VIEW_ROOFLINE;
+    }
+    double idle = 1 - YK_MIN(YK_MAX(a->busy_frac, 0.0), 0.95);
+    return ms * slow / idle;
+}
+
+/* ---- the model ---- */
+
+static void index_links(struct cost_model *m)
+{
+    const struct view *v = m->view;
+    size_t n = (size_t)v->n_agents + 1;
+    m->link = yk_xalloc(n * n * sizeof *m->link);
+    for (size_t i = 0; i < n * n; i++)
+        m->link[i] = -1;
+    m->link_resource = yk_xalloc(((size_t)v->n_links + 1) * sizeof *m->link_resource);
+    int32_t media = 0;
+    for (int32_t i = 0; i < v->n_links; i++) {
+        const struct view_link *l = &v->links[i];
+        media = YK_MAX(media, l->shared + 1);
+        m->link_resource[i] = v->n_agents + (l->shared >= 0 ? v->n_links + l->shared : i);
+        if (l->origin == VIEW_UNKNOWN || !(l->bytes_per_s > 0) || l->from < -1 || l->to < -1 ||
+            l->from >= v->n_agents || l->to >= v->n_agents)
+            continue;
+        /* Two links of one pair (cable and Wi-Fi): the faster one for large transfers. */
+        int32_t *slot = &m->link[(size_t)(l->from + 1) * n + (size_t)(l->to + 1)];
+        if (*slot < 0 || v->links[*slot].bytes_per_s < l->bytes_per_s)
+            *slot = i;
+    }
+    m->n_resources = v->n_agents + v->n_links + media;
+}
+
+yk_err cost_init(struct cost_model *m, const struct solve_request *req, const struct view *v, const int32_t *form,
+    int64_t microbatch, struct yk_diag *why)
+{
+    const struct graph *g = req->graph;
+    int64_t fixed, *sizes = yk_xalloc(((size_t)g->n_syms + 1) * sizeof *sizes);
+    *m = (struct cost_model){.req = req, .view = v, .graph = g, .microbatch = microbatch};
+    m->count = req->batch > 0 ? (req->batch + microbatch - 1) / microbatch : 1;
+    for (int32_t i = 0; i < g->n_syms; i++)
+        sizes[i] = 1;
+    int32_t batch = graph_batch_dim(g, &fixed);
+    if (batch >= 0)
+        sizes[batch] = microbatch;
+    yk_err err = shapes_infer(g, sizes, NULL, &m->shapes, why);
+    free(sizes);
+    if (err) {
+        *m = (struct cost_model){0};
+        return err;
+    }
+    size_t nodes = (size_t)g->n_nodes + 1;
+    m->form = yk_xalloc(nodes * sizeof *m->form);
+    memcpy(m->form, form, (size_t)g->n_nodes * sizeof *form);
+    m->table = yk_xalloc(nodes * sizeof *m->table);
+    m->node_ms = yk_xalloc(((size_t)v->n_agents + 1) * nodes * sizeof *m->node_ms);
+    m->origin = yk_xalloc(((size_t)v->n_agents + 1) * sizeof *m->origin);
+    struct op_ctx *ctx = yk_xalloc(sizeof *ctx);
+    for (int32_t a = 0; a < v->n_agents; a++) {
+        m->origin[a] = VIEW_PROFILE;
+        for (int32_t i = 0; i < g->n_nodes; i++) {
+            enum view_origin origin = VIEW_UNKNOWN;
+            m->node_ms[(size_t)a * (size_t)g->n_nodes + (size_t)i] = node_time(m, a, i, ctx, &origin);
+            m->origin[a] = YK_MIN(m->origin[a], origin);
+        }
+    }
+    free(ctx);
+    index_links(m);
+    return YK_OK;
+}
+
+void cost_fini(struct cost_model *m)
+{
+    shapes_fini(&m->shapes);
+    free(m->form);
+    free(m->table);
+    free(m->node_ms);
+    free(m->origin);
+    free(m->link);
+    free(m->link_resource);
+    *m = (struct cost_model){0};
+}
+
+int32_t cost_link(const struct cost_model *m, int32_t from, int32_t to)
+{
+    return m->link[(size_t)(from + 1) * ((size_t)m->view->n_agents + 1) + (size_t)(to + 1)];
+}
+
+enum plan_codec cost_codec(const struct cost_model *m)
+{
+    const bool *allowed = m->req->codec_allowed;
+    return allowed && allowed[CODEC_INT8] ? CODEC_INT8 : allowed && allowed[CODEC_FP16] ? CODEC_FP16 : CODEC_FP32;
+}
+
+int64_t cost_value_bytes(const struct cost_model *m, int32_t value, enum plan_codec codec)
+{
+    const struct shape *s = &m->shapes.of[value];
+    int64_t bytes = shape_bytes(s);
+    if (bytes < 0)
+        return 0;
+    if (s->dtype == DT_F32 && codec != CODEC_FP32)
+        bytes = codec == CODEC_FP16 ? bytes / 2 : bytes / 4;
+    return bytes;
+}
+
+double cost_transfer_ms(const struct cost_model *m, int32_t link, int64_t bytes, double *latency_ms)
+{
+    const struct view_link *l = &m->view->links[link];
+    double all = (double)(bytes + HEADER_BYTES);
+    *latency_ms = l->latency_ms;
+    return all / l->bytes_per_s * 1e3 + all * l->cpu_ns_per_byte * 1e-6;
+}
+
+static const char *agent_name(const struct cost_model *m, int32_t agent)
+{
+    return agent < 0 ? "yoked" : m->view->agents[agent].name;
+}
+
+void cost_resource_name(const struct cost_model *m, int32_t resource, char *out)
+{
+    const struct view *v = m->view;
+    if (resource < 0) {
+        snprintf(out, 160, "nothing");
+    } else if (resource < v->n_agents) {
+        snprintf(out, 160, "agent %s", v->agents[resource].name);
+    } else if (resource < v->n_agents + v->n_links) {
+        const struct view_link *l = &v->links[resource - v->n_agents];
+        snprintf(out, 160, "link %s->%s", agent_name(m, l->from), agent_name(m, l->to));
+    } else {
+        int32_t shared = resource - v->n_agents - v->n_links;
+        for (int32_t i = 0; i < v->n_links; i++)
+            if (v->links[i].shared == shared) {
+                snprintf(out, 160, "link %s<->%s", agent_name(m, v->links[i].from), agent_name(m, v->links[i].to));
+                return;
+            }
+        snprintf(out, 160, "medium %d", shared);
+    }
+}
+
+yk_err cost_memory(
+    const struct cost_model *m, const uint8_t *in_stage, int32_t depth, int64_t *out, struct yk_diag *why)
+{
+    struct memplan plan;
+    yk_err err = memplan_make(m->graph, &m->shapes, in_stage, m->table, depth, &plan, why);
+    if (err)
+        return err;
+    *out = plan.total_bytes;
+    memplan_fini(&plan);
+    return YK_OK;
+}
+
+/* ---- a pipeline's price ---- */
+
+void cost_line_fini(struct cost_line *l)
+{
+    free(l->stages);
+    free(l->edges);
+    free(l->stage_of);
+    *l = (struct cost_line){0};
+}
+
+static yk_err add_edge(const struct cost_model *m, struct cost_line *l, int32_t from, int32_t to, int32_t from_agent,
+    int32_t to_agent, int64_t bytes, enum plan_codec codec, double *load, struct yk_diag *why)
+{
+    struct cost_edge *e = &l->edges[l->n_edges++];
+    *e = (struct cost_edge){.from = from, .to = to, .bytes = bytes, .codec = codec, .resource = -1};
+    if (from_agent == to_agent)
+        return YK_OK;
+    int32_t link = cost_link(m, from_agent, to_agent);
+    if (link < 0)
+        return yk_fail(why, YK_INFEASIBLE, "link %s->%s is not measured, and a plan needs it",
+            agent_name(m, from_agent), agent_name(m, to_agent));
+    e->busy_ms = cost_transfer_ms(m, link, bytes, &e->latency_ms);
+    e->resource = m->link_resource[link];
+    load[e->resource] += e->busy_ms;
+    l->first_ms += e->busy_ms + e->latency_ms;
+    return YK_OK;
+}
+
+static yk_err price_edges(const struct cost_model *m, struct cost_line *l, const struct plan *forced, int32_t which,
+    double *load, struct yk_diag *why)
+{
+    struct cut_edges edges;
+    yk_err err = cut_edges_find(m->graph, &m->shapes, l->stage_of, l->n_stages, &edges, why);
+    if (err)
+        return err;
+    l->edges = yk_xalloc(((size_t)edges.n + 2) * sizeof *l->edges);
+    /* The input of a job without a source of its own comes from yoked, where that link is known. */
+    if (m->req->source < 0 && cost_link(m, -1, l->source) >= 0) {
+        int64_t bytes = 0;
+        for (int32_t i = 0; i < m->graph->n_inputs; i++)
+            bytes += cost_value_bytes(m, m->graph->inputs[i], CODEC_FP32);
+        err = add_edge(m, l, -2, -1, -1, l->source, bytes, CODEC_FP32, load, why);
+    }
+    for (int32_t i = 0; i < edges.n && !err; i++) {
+        const struct cut_edge *e = &edges.at[i];
+        int32_t from = e->from < 0 ? l->source : l->stages[e->from].agent;
+        int32_t to = e->to < 0 ? l->source : l->stages[e->to].agent;
+        enum plan_codec codec = forced ? plan_codec_of(forced, which, e->from, e->to) : cost_codec(m);
+        if (from == to)
+            codec = CODEC_FP32;
+        int64_t bytes = 0;
+        for (int32_t k = 0; k < e->n_values; k++)
+            bytes += cost_value_bytes(m, e->values[k], codec);
+        err = add_edge(m, l, e->from, e->to, from, to, bytes, codec, load, why);
+    }
+    cut_edges_fini(&edges);
+    return err;
+}
+
+yk_err cost_price(const struct cost_model *m, int32_t source, const int32_t *agents, int32_t n_stages,
+    const int32_t *stage_of, const struct plan *forced, int32_t which, struct cost_line *out, struct yk_diag *why)
+{
+    int32_t n = m->graph->n_nodes;
+    struct cost_line l = {.n_stages = n_stages, .source = source, .bottleneck = -1};
+    double *load = yk_xalloc(((size_t)m->n_resources + 1) * sizeof *load);
+    l.stages = yk_xalloc(((size_t)n_stages + 1) * sizeof *l.stages);
+    l.stage_of = yk_xalloc(((size_t)n + 1) * sizeof *l.stage_of);
+    memcpy(l.stage_of, stage_of, (size_t)n * sizeof *stage_of);
+    for (int32_t s = 0; s < n_stages; s++)
+        l.stages[s].agent = agents[s];
+    yk_err err = YK_OK;
+    for (int32_t i = 0; i < n && !err; i++) {
+        struct cost_stage *s = &l.stages[stage_of[i]];
+        double ms = m->node_ms[(size_t)s->agent * (size_t)n + (size_t)i];
+        if (isnan(ms))
+            err = yk_fail(why, YK_INFEASIBLE, "agent %s cannot run node %d '%s' (%s)%s%s", agent_name(m, s->agent), i,
+                m->graph->nodes[i].name, m->graph->nodes[i].op->name, m->form[i] >= 0 ? " in form " : "",
+                m->form[i] >= 0 ? m->view->forms[m->form[i]] : "");
+        s->ms += ms;
+    }
+    for (int32_t s = 0; s < n_stages; s++) {
+        load[agents[s]] += l.stages[s].ms;
+        l.first_ms += l.stages[s].ms;
+    }
+    if (!err)
+        err = price_edges(m, &l, forced, which, load, why);
+    for (int32_t r = 0; r < m->n_resources && !err; r++)
+        if (load[r] > l.bottleneck_ms || l.bottleneck < 0) {
+            l.bottleneck_ms = load[r];
+            l.bottleneck = r;
+        }
+    l.cost_ms = l.first_ms + (double)(m->count - 1) * l.bottleneck_ms;
+    free(load);
+    if (err)
+        cost_line_fini(&l);
+    else
+        *out = l;
+    return err;
+}

@@ -1,0 +1,81 @@
+/* The documented closed-form cost of a pipeline over a snapshot; pure.
+ *
+ * For M microbatches of m samples (the last may be smaller and is counted whole):
+ *   cost = first + (M - 1) * bottleneck
+ *   first      = one microbatch through everything: its stages' times and its edges' transfers, one after another;
+ *                yoked -> source (if the source is the planner's choice and that link is known), source -> stages,
+ *                stages -> stages directly (a tensor used by two later stages goes to each), outputs -> source
+ *   bottleneck = the largest time that one microbatch takes of a resource: an agent's compute (all its stages), a
+ *                directed link, or a medium that links share (half duplex)
+ *   transfer   = latency + bytes / rate + bytes * cpu; only bytes / rate and cpu occupy the link
+ *   node time  = profile of the node in its form, linear between measured sizes and proportional beyond; else
+ *                FLOPs / GFLOP/s + bytes / GB/s; times slow_factor, over (1 - busy_frac)
+ * Several pipelines of a forced plan: the largest of their costs for their shares, and no less than any resource's sum.
+ */
+#ifndef YK_COST_H
+#define YK_COST_H
+
+#include "scheduler/solve.h"
+
+struct cost_model {
+    const struct solve_request *req;
+    const struct view *view;
+    const struct graph *graph;
+    struct shapes shapes;       /* at the microbatch */
+    int64_t microbatch, count;  /* m, M */
+    int32_t *form;              /* by node: index into view->forms, -1 free */
+    double *node_ms;            /* [agent * n_nodes + node]; NaN: cannot run there */
+    enum view_origin *origin;   /* by agent: the weakest of its nodes */
+    int32_t *link;              /* [(from + 1) * (n_agents + 1) + to + 1]: index into view->links, -1 none usable */
+    int32_t n_resources;        /* agents, then links, then media */
+    int32_t *link_resource;     /* by link */
+    struct memplan_node *table; /* by node: of the chosen forms */
+};
+
+struct cost_stage {
+    int32_t agent;
+    double ms;
+};
+struct cost_edge {
+    int32_t from, to; /* stages; -1 the source, -2 yoked */
+    int64_t bytes;
+    enum plan_codec codec;
+    double busy_ms, latency_ms; /* 0 on one agent */
+    int32_t resource;           /* -1 on one agent */
+};
+struct cost_line { /* one pipeline, priced */
+    struct cost_stage *stages;
+    struct cost_edge *edges;
+    int32_t n_stages, n_edges;
+    int32_t source;
+    int32_t *stage_of;
+    double first_ms, bottleneck_ms, cost_ms;
+    int32_t bottleneck; /* resource */
+};
+
+/* Forms a plan would fix, by node (index into view->forms, -1: nobody has a profile). */
+void cost_choose_forms(const struct solve_request *req, const struct view *v, int32_t *form);
+/* Fills m for one microbatch size. Errors: shapes that do not infer at this size. End with cost_fini. */
+yk_err cost_init(struct cost_model *m, const struct solve_request *req, const struct view *v, const int32_t *form,
+    int64_t microbatch, struct yk_diag *why);
+void cost_fini(struct cost_model *m);
+
+/* Prices a pipeline of any form. forced: NULL, or the plan whose codecs count (pipeline index `which`); else every edge
+ * takes the smallest codec that the request allows. Errors: YK_INFEASIBLE names the node or the link that is missing.
+ */
+yk_err cost_price(const struct cost_model *m, int32_t source, const int32_t *agents, int32_t n_stages,
+    const int32_t *stage_of, const struct plan *forced, int32_t which, struct cost_line *out, struct yk_diag *why);
+void cost_line_fini(struct cost_line *l);
+
+/* The smallest allowed codec's size of a value, and a whole transfer's time; latency goes to *latency_ms. */
+enum plan_codec cost_codec(const struct cost_model *m);
+int64_t cost_value_bytes(const struct cost_model *m, int32_t value, enum plan_codec codec);
+double cost_transfer_ms(const struct cost_model *m, int32_t link, int64_t bytes, double *latency_ms);
+int32_t cost_link(const struct cost_model *m, int32_t from, int32_t to); /* -1: none usable */
+/* "agent pc", "link pc->phone", "link pc<->phone". out: 160 bytes. */
+void cost_resource_name(const struct cost_model *m, int32_t resource, char *out);
+/* Bytes a stage takes on its agent at this depth. */
+yk_err cost_memory(
+    const struct cost_model *m, const uint8_t *in_stage, int32_t depth, int64_t *out, struct yk_diag *why);
+
+#endif
