@@ -142,7 +142,8 @@ static void ready(struct run *r, int64_t microbatch, int32_t step)
 static void enter_more(struct run *r, int64_t count)
 {
     const struct schedule *s = r->s;
-    while (r->entered < count && r->entered - r->done < s->depth) {
+    /* A slot may still belong to an earlier microbatch when later ones overtook it. */
+    while (r->entered < count && r->entered - r->done < s->depth && r->left[r->entered % s->depth] == 0) {
         int64_t mb = r->entered++;
         size_t slot = (size_t)(mb % s->depth) * (size_t)s->n_steps;
         r->left[mb % s->depth] = s->n_steps;

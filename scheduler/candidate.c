@@ -1,0 +1,273 @@
+#include "scheduler/candidate.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void candidate_fini(struct candidate *c)
+{
+    for (int32_t i = 0; i < c->n_lines; i++)
+        cost_line_fini(&c->lines[i]);
+    free(c->lines);
+    free(c->shares);
+    free(c->memory);
+    *c = (struct candidate){0};
+}
+
+static int32_t stages_of(const struct candidate *c)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < c->n_lines; i++)
+        n += c->lines[i].n_stages;
+    return n;
+}
+
+/* ---- memory ---- */
+
+yk_err candidate_memory(const struct cost_model *m, struct candidate *c, int32_t depth, struct yk_diag *why)
+{
+    const struct view *v = m->view;
+    int32_t n = m->graph->n_nodes, at = 0;
+    int64_t *memory = yk_xalloc(((size_t)stages_of(c) + 1) * sizeof *memory);
+    int64_t *by_agent = yk_xalloc(((size_t)v->n_agents + 1) * sizeof *by_agent);
+    uint8_t *in_stage = yk_xalloc((size_t)n + 1);
+    yk_err err = YK_OK;
+    for (int32_t i = 0; i < c->n_lines && !err; i++) {
+        const struct cost_line *l = &c->lines[i];
+        for (int32_t s = 0; s < l->n_stages && !err; s++, at++) {
+            for (int32_t k = 0; k < n; k++)
+                in_stage[k] = l->stage_of[k] == s;
+            err = cost_memory(m, in_stage, depth, &memory[at], why);
+            if (!err && !yk_add_i64(by_agent[l->stages[s].agent], memory[at], &by_agent[l->stages[s].agent]))
+                err = yk_fail(why, YK_LIMIT, "the memory of a stage overflows");
+        }
+    }
+    for (int32_t a = 0; a < v->n_agents && !err; a++) {
+        const struct view_agent *agent = &v->agents[a];
+        if (by_agent[a] && agent->memory_bytes <= 0)
+            err = yk_fail(
+                why, YK_INFEASIBLE, "agent %s: memory is unknown, and then nothing is placed there", agent->name);
+        else if (by_agent[a] > agent->memory_bytes)
+            err = yk_fail(why, YK_INFEASIBLE, "agent %s: memory of its stages is %.3f MB, its limit %.3f MB",
+                agent->name, (double)by_agent[a] / 1e6, (double)agent->memory_bytes / 1e6);
+    }
+    free(by_agent);
+    free(in_stage);
+    if (err) {
+        free(memory);
+    } else {
+        free(c->memory);
+        c->memory = memory;
+    }
+    return err;
+}
+
+/* ---- the event model ---- */
+
+/* Steps of one pipeline: its edges, then its stages. A stage waits for the edges into it; an edge for its stage. */
+static struct schedule_step *make_steps(const struct cost_line *l, int32_t *n_steps)
+{
+    int32_t n_edges = l->n_edges, n = n_edges + l->n_stages;
+    struct schedule_step *steps = yk_xalloc(((size_t)n + 1) * sizeof *steps);
+    int32_t upload = -1;
+    for (int32_t i = 0; i < n_edges; i++)
+        if (l->edges[i].from == -2)
+            upload = i;
+    for (int32_t i = 0; i < n_edges; i++) {
+        const struct cost_edge *e = &l->edges[i];
+        int32_t before = e->from >= 0 ? n_edges + e->from : e->from == -1 ? upload : -1;
+        int32_t *list = yk_xalloc(sizeof *list);
+        *list = before;
+        steps[i] = (struct schedule_step){.resource = e->resource,
+            .busy_ms = e->busy_ms,
+            .latency_ms = e->latency_ms,
+            .n_before = before >= 0,
+            .before = list};
+    }
+    for (int32_t s = 0; s < l->n_stages; s++) {
+        int32_t *list = yk_xalloc(((size_t)n_edges + 1) * sizeof *list), k = 0;
+        for (int32_t i = 0; i < n_edges; i++)
+            if (l->edges[i].to == s)
+                list[k++] = i;
+        steps[n_edges + s] = (struct schedule_step){
+            .resource = l->stages[s].agent, .busy_ms = l->stages[s].ms, .n_before = k, .before = list};
+    }
+    *n_steps = n;
+    return steps;
+}
+
+static yk_err run_line(const struct cost_model *m, const struct cost_line *l, int64_t count, double last_frac,
+    int32_t depth, double *total_ms, double *busy)
+{
+    struct schedule s = {.n_resources = m->n_resources, .microbatches = count, .depth = depth, .last_frac = last_frac};
+    struct schedule_result result = {.busy_ms = busy};
+    struct schedule_step *steps = make_steps(l, &s.n_steps);
+    s.steps = steps;
+    yk_err err = schedule_run(&s, &result, NULL, NULL);
+    *total_ms = result.total_ms;
+    for (int32_t i = 0; i < s.n_steps; i++)
+        free((void *)steps[i].before);
+    free(steps);
+    return err;
+}
+
+static yk_err score_at(const struct cost_model *m, struct candidate *c, int32_t depth, double *step_ms, double *busy)
+{
+    double *one = yk_xalloc(((size_t)m->n_resources + 1) * sizeof *one);
+    int64_t rest = m->req->batch > 0 ? m->req->batch % c->microbatch : 0, given = 0;
+    double last = rest ? (double)rest / (double)c->microbatch : 1, shares = 0;
+    yk_err err = YK_OK;
+    memset(busy, 0, (size_t)m->n_resources * sizeof *busy);
+    *step_ms = 0;
+    for (int32_t i = 0; i < c->n_lines && !err; i++) {
+        double total;
+        shares += c->shares[i];
+        int64_t until = i + 1 == c->n_lines ? c->count : (int64_t)llround(shares * (double)c->count);
+        err = run_line(m, &c->lines[i], until - given, i + 1 == c->n_lines ? last : 1, depth, &total, one);
+        given = YK_MAX(given, until);
+        *step_ms = YK_MAX(*step_ms, total);
+        for (int32_t r = 0; r < m->n_resources && !err; r++)
+            busy[r] += one[r];
+    }
+    /* Pipelines that share a resource wait for each other: no less than what each resource has to do. */
+    for (int32_t r = 0; r < m->n_resources && !err; r++)
+        *step_ms = YK_MAX(*step_ms, busy[r]);
+    free(one);
+    return err;
+}
+
+yk_err candidate_score(
+    const struct cost_model *m, struct candidate *c, int32_t max_depth, int32_t fixed, struct yk_diag *why)
+{
+    double *busy = yk_xalloc(((size_t)m->n_resources + 1) * sizeof *busy);
+    int32_t from = fixed > 0 ? fixed : 1,
+            to = fixed > 0 ? fixed : (int32_t)YK_MIN((int64_t)max_depth, YK_MAX(c->count, (int64_t)1));
+    c->depth = 0;
+    yk_err err = YK_OK;
+    for (int32_t depth = from; depth <= to; depth++) {
+        double step;
+        if ((err = candidate_memory(m, c, depth, why)) || (err = score_at(m, c, depth, &step, busy)))
+            break;
+        if (c->depth == 0 || step < c->step_ms * (1 - 1e-9)) {
+            c->depth = depth;
+            c->step_ms = step;
+            int32_t top = -1;
+            for (int32_t r = 0; r < m->n_resources; r++)
+                if (top < 0 || busy[r] > busy[top])
+                    top = r;
+            cost_resource_name(m, top, c->bottleneck);
+        }
+    }
+    free(busy);
+    if (c->depth == 0)
+        return err ? err : yk_fail(why, YK_INTERNAL, "no depth could be scored");
+    return candidate_memory(m, c, c->depth, why);
+}
+
+/* ---- words ---- */
+
+static void stage_ranges(const struct cost_line *l, int32_t n_nodes, int32_t stage, struct yk_buf *out)
+{
+    bool any = false;
+    for (int32_t i = 0; i < n_nodes; i++) {
+        if (l->stage_of[i] != stage || (i > 0 && l->stage_of[i - 1] == stage))
+            continue;
+        int32_t last = i;
+        while (last + 1 < n_nodes && l->stage_of[last + 1] == stage)
+            last++;
+        yk_buf_printf(out, last > i ? "%s%d-%d" : "%s%d", any ? "," : "", i, last);
+        any = true;
+    }
+}
+
+static char *take(struct yk_buf *b)
+{
+    yk_buf_add(b, "", 1);
+    return b->failed ? yk_xstrdup("") : (char *)b->data;
+}
+
+char *candidate_text(const struct cost_model *m, const struct candidate *c)
+{
+    struct yk_buf b = {0};
+    for (int32_t i = 0; i < c->n_lines; i++)
+        for (int32_t s = 0; s < c->lines[i].n_stages; s++) {
+            yk_buf_printf(&b, "%s%s ", s ? " | " : i ? " + " : "", m->view->agents[c->lines[i].stages[s].agent].name);
+            stage_ranges(&c->lines[i], m->graph->n_nodes, s, &b);
+        }
+    return take(&b);
+}
+
+static const char *origin_text(enum view_origin o)
+{
+    static const char *const texts[] = {"nothing", "roofline of its probe", "its profile", "measurement", "emulation"};
+    return texts[o];
+}
+
+static void explain_line(
+    const struct cost_model *m, const struct candidate *c, int32_t which, int32_t memory_at, struct yk_buf *b)
+{
+    const struct cost_line *l = &c->lines[which];
+    const struct graph *g = m->graph;
+    if (c->n_lines > 1)
+        yk_buf_printf(b, "pipeline %d, share %.0f %%\n", which, 100 * c->shares[which]);
+    for (int32_t s = 0; s < l->n_stages; s++) {
+        const struct view_agent *a = &m->view->agents[l->stages[s].agent];
+        int32_t first = -1, last = -1;
+        for (int32_t i = 0; i < g->n_nodes; i++)
+            if (l->stage_of[i] == s) {
+                first = first < 0 ? i : first;
+                last = i;
+            }
+        yk_buf_printf(b, "  stage %d on %s%s: nodes ", s, a->name, l->stages[s].agent == l->source ? " (source)" : "");
+        stage_ranges(l, g->n_nodes, s, b);
+        if (first >= 0)
+            yk_buf_printf(b, " (%s .. %s)", g->nodes[first].name, g->nodes[last].name);
+        yk_buf_printf(b, ", %.3g ms a microbatch by %s, %.1f of %.1f MB\n", l->stages[s].ms,
+            origin_text(m->origin[l->stages[s].agent]), (double)c->memory[memory_at + s] / 1e6,
+            (double)a->memory_bytes / 1e6);
+    }
+    for (int32_t i = 0; i < l->n_edges; i++) {
+        const struct cost_edge *e = &l->edges[i];
+        char from[32], to[32];
+        if (e->resource < 0)
+            continue;
+        snprintf(from, sizeof from, e->from == -2 ? "yoked" : e->from < 0 ? "source" : "stage %d", e->from);
+        snprintf(to, sizeof to, e->to < 0 ? "source" : "stage %d", e->to);
+        yk_buf_printf(b, "  %s -> %s: %lld bytes as %s, %.3g ms and %.3g ms latency\n", from, to, (long long)e->bytes,
+            plan_codec_name(e->codec), e->busy_ms, e->latency_ms);
+    }
+}
+
+char *candidate_explain(const struct cost_model *m, const struct candidate *chosen, const struct candidate *single,
+    const struct candidate *const *others, int32_t n_others, const char *solver)
+{
+    struct yk_buf b = {0};
+    yk_buf_printf(&b, "%.4g ms a step of %lld: %lld microbatch%s of %lld, depth %d; bottleneck %s\n", chosen->step_ms,
+        (long long)YK_MAX(m->req->batch, (int64_t)1), (long long)chosen->count, chosen->count == 1 ? "" : "es",
+        (long long)chosen->microbatch, chosen->depth, chosen->bottleneck);
+    for (int32_t i = 0, at = 0; i < chosen->n_lines; at += chosen->lines[i].n_stages, i++)
+        explain_line(m, chosen, i, at, &b);
+    if (single) {
+        const char *name = m->view->agents[single->lines[0].stages[0].agent].name;
+        if (chosen->n_lines == 1 && chosen->lines[0].n_stages == 1)
+            yk_buf_printf(
+                &b, "one device is best: nothing that splits the model is predicted faster than %s alone\n", name);
+        else
+            yk_buf_printf(&b, "best single device: %s at %.4g ms; this plan is %.2f times as fast\n", name,
+                single->step_ms, single->step_ms / chosen->step_ms);
+    } else {
+        yk_buf_printf(&b, "no single device can hold the model\n");
+    }
+    yk_buf_printf(&b, "solver %s: cost %.4g ms by the closed form\n", solver, chosen->cost_ms);
+    for (int32_t i = 0; i < n_others; i++) {
+        char *text = candidate_text(m, others[i]);
+        yk_buf_printf(&b, "  alternative %s, microbatch %lld: %.4g ms, bottleneck %s\n", text,
+            (long long)others[i]->microbatch, others[i]->step_ms, others[i]->bottleneck);
+        free(text);
+    }
+    for (int32_t a = 0; a < m->view->n_agents; a++)
+        if (!m->view->agents[a].usable)
+            yk_buf_printf(&b, "  not used: %s, %s\n", m->view->agents[a].name, m->view->agents[a].why_not);
+    return take(&b);
+}

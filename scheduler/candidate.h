@@ -1,0 +1,33 @@
+/* A priced way to do a job: what solvers find, the event model scores, and the explanation compares. */
+#ifndef YK_CANDIDATE_H
+#define YK_CANDIDATE_H
+
+#include "scheduler/cost.h"
+#include "scheduler/schedule.h"
+
+struct candidate {
+    struct cost_line *lines; /* pipelines; one, but for forced plans */
+    double *shares;
+    int32_t n_lines;
+    int64_t microbatch, count;
+    int32_t depth;
+    double cost_ms, step_ms;
+    char bottleneck[160];
+    int64_t *memory; /* by stage of the first pipeline, then the next ...; at depth */
+};
+
+/* Memory of every stage at depth, and whether it fits; why names agent, need and limit. */
+yk_err candidate_memory(const struct cost_model *m, struct candidate *c, int32_t depth, struct yk_diag *why);
+/* Runs the event model for depth 1..max_depth as memory allows (or at the given depth only, if fixed > 0) and keeps the
+ * depth with the least step time (the smallest such). Sets step_ms, depth, memory, bottleneck. */
+yk_err candidate_score(
+    const struct cost_model *m, struct candidate *c, int32_t max_depth, int32_t fixed, struct yk_diag *why);
+void candidate_fini(struct candidate *c);
+
+/* The text of --explain. chosen first; others sorted by step time. free() it. */
+char *candidate_explain(const struct cost_model *m, const struct candidate *chosen, const struct candidate *single,
+    const struct candidate *const *others, int32_t n_others, const char *solver);
+/* "pc 0-5 | phone 6-11", for lists of alternatives. free() it. */
+char *candidate_text(const struct cost_model *m, const struct candidate *c);
+
+#endif

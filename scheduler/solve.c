@@ -1,0 +1,517 @@
+/* The frame around the solvers: forms, microbatch sizes, sources; scoring by the event model; the finished plan. */
+#include "scheduler/solve.h"
+
+#include "scheduler/candidate.h"
+#include "scheduler/solve_dp.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MAX_DEPTH 8
+#define CHAINS 6 /* best chains kept of each search */
+#define MAX_SIZES 40
+
+static const char *const objective_names[] = {"latency", "throughput", "cloud-cost"};
+
+bool solve_objective_find(const char *name, enum solve_objective *out)
+{
+    for (size_t i = 0; i < YK_COUNT(objective_names); i++)
+        if (strcmp(name, objective_names[i]) == 0) {
+            *out = (enum solve_objective)i;
+            return true;
+        }
+    return false;
+}
+
+/* One microbatch size with everything that was found for it. */
+struct size_pool {
+    struct cost_model model;
+    struct candidate *at;
+    int32_t n;
+    bool ready;
+};
+
+struct pool {
+    struct size_pool sizes[MAX_SIZES];
+    int32_t n;
+};
+
+static void pool_fini(struct pool *p)
+{
+    for (int32_t i = 0; i < p->n; i++) {
+        for (int32_t k = 0; k < p->sizes[i].n; k++)
+            candidate_fini(&p->sizes[i].at[k]);
+        free(p->sizes[i].at);
+        if (p->sizes[i].ready)
+            cost_fini(&p->sizes[i].model);
+    }
+}
+
+static struct candidate *pool_add(struct size_pool *p, struct cost_line *line)
+{
+    p->at = yk_xrealloc(p->at, ((size_t)p->n + 1) * sizeof *p->at);
+    struct candidate *c = &p->at[p->n++];
+    *c = (struct candidate){.n_lines = 1, .microbatch = p->model.microbatch, .count = p->model.count};
+    c->lines = yk_xalloc(sizeof *c->lines);
+    c->shares = yk_xalloc(sizeof *c->shares);
+    c->lines[0] = *line;
+    c->shares[0] = 1;
+    c->cost_ms = line->cost_ms;
+    return c;
+}
+
+static bool is_single(const struct candidate *c)
+{
+    return c->n_lines == 1 && c->lines[0].n_stages == 1;
+}
+
+/* ---- candidates ---- */
+
+static int32_t list_sizes(const struct solve_request *req, int64_t *sizes)
+{
+    int64_t fixed, batch = YK_MAX(req->batch, (int64_t)1);
+    int32_t n = 0;
+    if (graph_batch_dim(req->graph, &fixed) < 0) {
+        sizes[n++] = fixed;
+        return n;
+    }
+    if (req->microbatch > 0) {
+        sizes[n++] = req->microbatch;
+        return n;
+    }
+    /* A single request stays whole: its split would change the bits of forms whose tiles follow the batch. */
+    if (strcmp(req->job, "infer") == 0) {
+        sizes[n++] = batch;
+        return n;
+    }
+    for (int64_t m = 1; m < batch && n < MAX_SIZES - 1; m *= 2)
+        sizes[n++] = m;
+    sizes[n++] = batch;
+    return n;
+}
+
+static yk_err add_chain(struct size_pool *p, const struct solve_chain *chain, struct yk_diag *why)
+{
+    int32_t n = p->model.graph->n_nodes, *stage_of = yk_xalloc(((size_t)n + 1) * sizeof *stage_of);
+    struct cost_line line;
+    for (int32_t s = 0, i = 0; s < chain->n_stages; s++)
+        for (; i < chain->end[s]; i++)
+            stage_of[i] = s;
+    yk_err err = cost_price(&p->model, chain->source, chain->agent, chain->n_stages, stage_of, NULL, 0, &line, why);
+    free(stage_of);
+    if (!err)
+        pool_add(p, &line);
+    return err;
+}
+
+/* Every single device, for every source that may be; the reasons why one cannot go to `reasons`. */
+static void add_singles(struct size_pool *p, int32_t source, struct yk_buf *reasons)
+{
+    const struct cost_model *m = &p->model;
+    int32_t *stage_of = yk_xalloc(((size_t)m->graph->n_nodes + 1) * sizeof *stage_of);
+    for (int32_t a = 0; a < m->view->n_agents; a++) {
+        const struct view_agent *agent = &m->view->agents[a];
+        struct yk_diag why = {0};
+        struct cost_line line;
+        if (!agent->usable) {
+            yk_buf_printf(reasons, "; agent %s: %s", agent->name, agent->why_not);
+            continue;
+        }
+        if ((m->req->pin_first || m->req->pin_last) && a != source)
+            continue;
+        if (cost_price(m, source, &a, 1, stage_of, NULL, 0, &line, &why)) {
+            yk_buf_printf(reasons, "; %s", why.text);
+            continue;
+        }
+        struct candidate *c = pool_add(p, &line);
+        if (candidate_memory(m, c, 1, &why)) {
+            yk_buf_printf(reasons, "; %s", why.text);
+            candidate_fini(c);
+            p->n--;
+        }
+    }
+    free(stage_of);
+}
+
+static yk_err search_size(
+    struct size_pool *p, const struct solve_request *req, struct yk_buf *reasons, struct yk_diag *why)
+{
+    const struct view *v = p->model.view;
+    for (int32_t source = 0; source < v->n_agents; source++) {
+        struct solve_chain chains[CHAINS];
+        int32_t n = 0;
+        if ((req->source >= 0 && source != req->source) || (req->source < 0 && !v->agents[source].usable))
+            continue;
+        add_singles(p, source, reasons);
+        yk_err err = solve_dp_chains(&p->model, source, INFINITY, chains, CHAINS, &n, why);
+        for (int32_t i = 0; i < n && !err; i++)
+            if (chains[i].n_stages > 1)
+                err = add_chain(p, &chains[i], why);
+        if (err)
+            return err;
+    }
+    return YK_OK;
+}
+
+static int by_cost(const void *a, const void *b)
+{
+    const struct candidate *x = *(const struct candidate *const *)a, *y = *(const struct candidate *const *)b;
+    return x->cost_ms < y->cost_ms ? -1 : x->cost_ms > y->cost_ms;
+}
+
+static int by_step(const void *a, const void *b)
+{
+    const struct candidate *x = *(const struct candidate *const *)a, *y = *(const struct candidate *const *)b;
+    if (fabs(x->step_ms - y->step_ms) > 1e-9 * x->step_ms)
+        return x->step_ms < y->step_ms ? -1 : 1;
+    int32_t n = x->lines[0].n_stages - y->lines[0].n_stages; /* of equals the simpler */
+    return n ? n : x->cost_ms < y->cost_ms ? -1 : x->cost_ms > y->cost_ms;
+}
+
+/* ---- the plan ---- */
+
+static char *copy_or_null(const char *s)
+{
+    return s ? yk_xstrdup(s) : NULL;
+}
+
+static void put_stages(const struct cost_model *m, const struct candidate *c, struct plan *p)
+{
+    int32_t n = m->graph->n_nodes, memory_at = 0, n_cuts = 0;
+    p->n_pipelines = c->n_lines;
+    p->pipelines = yk_xalloc(((size_t)c->n_lines + 1) * sizeof *p->pipelines);
+    for (int32_t i = 0; i < c->n_lines; i++)
+        n_cuts += c->lines[i].n_edges;
+    p->cuts = yk_xalloc(((size_t)n_cuts + 1) * sizeof *p->cuts);
+    for (int32_t i = 0; i < c->n_lines; i++) {
+        const struct cost_line *l = &c->lines[i];
+        struct plan_pipeline *line = &p->pipelines[i];
+        *line = (struct plan_pipeline){.share = c->shares[i], .depth = c->depth, .n_stages = l->n_stages};
+        line->stages = yk_xalloc(((size_t)l->n_stages + 1) * sizeof *line->stages);
+        for (int32_t s = 0; s < l->n_stages; s++, memory_at++) {
+            struct plan_stage *st = &line->stages[s];
+            st->agent = yk_xstrdup(m->view->agents[l->stages[s].agent].name);
+            st->predicted_ms = l->stages[s].ms;
+            st->memory_bytes = c->memory[memory_at];
+            st->nodes = yk_xalloc(((size_t)n + 1) * sizeof *st->nodes);
+            for (int32_t k = 0; k < n; k++) {
+                if (l->stage_of[k] != s)
+                    continue;
+                if (st->n_nodes && st->nodes[st->n_nodes - 1].last == k - 1)
+                    st->nodes[st->n_nodes - 1].last = k;
+                else
+                    st->nodes[st->n_nodes++] = (struct cut_range){k, k};
+            }
+        }
+        for (int32_t e = 0; e < l->n_edges; e++) {
+            const struct cost_edge *edge = &l->edges[e];
+            if (edge->resource < 0 || edge->from < -1)
+                continue;
+            p->cuts[p->n_cuts++] = (struct plan_cut){.pipeline = i,
+                .from = edge->from,
+                .to = edge->to,
+                .codec = edge->codec,
+                .bytes = edge->bytes,
+                .predicted_ms = edge->busy_ms + edge->latency_ms};
+        }
+    }
+}
+
+static struct plan *make_plan(const struct solve_request *req, const struct cost_model *m,
+    const struct candidate *chosen, const struct candidate *single, const struct candidate *const *others,
+    int32_t n_others, const char *solver)
+{
+    struct plan *p = yk_xalloc(sizeof *p);
+    const struct view *v = m->view;
+    p->model = copy_or_null(req->model ? req->model : "");
+    p->graph_use = yk_xstrdup("infer");
+    yk_hex(m->graph->hash, sizeof m->graph->hash, p->graph_hash);
+    bool fixed = m->graph->n_nodes > 0;
+    for (int32_t i = 0; i < m->graph->n_nodes; i++)
+        fixed = fixed && (m->form[i] >= 0 || (req->forms && req->forms[i]));
+    if (fixed) {
+        p->n_forms = m->graph->n_nodes;
+        p->forms = yk_xalloc(((size_t)p->n_forms + 1) * sizeof *p->forms);
+        for (int32_t i = 0; i < p->n_forms; i++)
+            p->forms[i] = yk_xstrdup(m->form[i] >= 0 ? v->forms[m->form[i]] : req->forms[i]);
+    }
+    p->microbatch = chosen->microbatch;
+    put_stages(m, chosen, p);
+    p->job = copy_or_null(req->job);
+    p->objective = yk_xstrdup(objective_names[req->objective]);
+    p->source = yk_xstrdup(v->agents[chosen->lines[0].source].name);
+    p->solver = yk_xstrdup(solver);
+    p->batch = req->batch;
+    p->step_ms = chosen->step_ms;
+    p->cost_ms = p->bound_ms = chosen->cost_ms;
+    p->bottleneck = yk_xstrdup(chosen->bottleneck);
+    if (single) {
+        p->best_single = yk_xstrdup(v->agents[single->lines[0].stages[0].agent].name);
+        p->best_single_ms = single->step_ms;
+    }
+    p->alternatives = yk_xalloc(((size_t)n_others + 1) * sizeof *p->alternatives);
+    for (; p->n_alternatives < n_others; p->n_alternatives++) {
+        const struct candidate *o = others[p->n_alternatives];
+        p->alternatives[p->n_alternatives] = (struct plan_alternative){
+            .text = candidate_text(m, o), .step_ms = o->step_ms, .bottleneck = yk_xstrdup(o->bottleneck)};
+    }
+    p->explanation = candidate_explain(m, chosen, single, others, n_others, solver);
+    return p;
+}
+
+/* ---- a plan that the user gave ---- */
+
+static int32_t find_agent(const struct view *v, const char *name)
+{
+    for (int32_t i = 0; i < v->n_agents; i++)
+        if (strcmp(v->agents[i].name, name) == 0 || strcmp(v->agents[i].id, name) == 0)
+            return i;
+    return -1;
+}
+
+static yk_err price_forced(
+    struct size_pool *pool, const struct solve_request *req, int32_t source, struct candidate *c, struct yk_diag *why)
+{
+    const struct plan *f = req->forced;
+    const struct cost_model *m = &pool->model;
+    const struct view *v = m->view;
+    int32_t *stage_of = yk_xalloc(((size_t)m->graph->n_nodes + 1) * sizeof *stage_of);
+    *c = (struct candidate){.microbatch = m->microbatch, .count = m->count};
+    c->lines = yk_xalloc(((size_t)f->n_pipelines + 1) * sizeof *c->lines);
+    c->shares = yk_xalloc(((size_t)f->n_pipelines + 1) * sizeof *c->shares);
+    yk_err err = YK_OK;
+    for (int32_t i = 0; i < f->n_pipelines && !err; i++) {
+        const struct plan_pipeline *line = &f->pipelines[i];
+        int32_t *agents = yk_xalloc(((size_t)line->n_stages + 1) * sizeof *agents);
+        for (int32_t s = 0; s < line->n_stages && !err; s++) {
+            agents[s] = find_agent(v, line->stages[s].agent);
+            if (agents[s] < 0)
+                err = yk_fail(
+                    why, YK_INFEASIBLE, "the plan names agent '%s', which is not in the fleet", line->stages[s].agent);
+            else if (!v->agents[agents[s]].usable)
+                err = yk_fail(
+                    why, YK_INFEASIBLE, "agent %s: %s", v->agents[agents[s]].name, v->agents[agents[s]].why_not);
+        }
+        if (!err)
+            err = plan_stage_of(f, i, m->graph->n_nodes, stage_of, why);
+        if (!err)
+            err = cost_price(m, source, agents, line->n_stages, stage_of, f, i, &c->lines[i], why);
+        if (!err) {
+            c->n_lines++;
+            c->shares[i] = line->share;
+            double count = YK_MAX(1.0, ceil(line->share * (double)m->count));
+            double cost = c->lines[i].first_ms + (count - 1) * c->lines[i].bottleneck_ms;
+            c->cost_ms = YK_MAX(c->cost_ms, cost);
+        }
+        free(agents);
+    }
+    free(stage_of);
+    return err;
+}
+
+static yk_err check_codecs(const struct solve_request *req, struct yk_diag *why)
+{
+    for (int32_t i = 0; i < req->forced->n_cuts; i++) {
+        enum plan_codec codec = req->forced->cuts[i].codec;
+        if (codec != CODEC_FP32 && !(req->codec_allowed && req->codec_allowed[codec]))
+            return yk_fail(why, YK_INVAL,
+                "the plan uses codec %s, which loses bits and was not allowed: add --codec=%s", plan_codec_name(codec),
+                plan_codec_name(codec));
+    }
+    return YK_OK;
+}
+
+static yk_err check_forms(const struct solve_request *req, const struct view *v, struct yk_diag *why)
+{
+    const struct plan *f = req->forced;
+    bool profiled = false;
+    for (int32_t a = 0; a < v->n_agents; a++)
+        profiled = profiled || v->agents[a].n_times > 0;
+    for (int32_t i = 0; profiled && f->forms && i < f->n_forms; i++) {
+        bool known = !f->forms[i][0];
+        for (int32_t k = 0; k < v->n_forms && !known; k++)
+            known = strcmp(v->forms[k], f->forms[i]) == 0;
+        if (!known)
+            return yk_fail(why, YK_INFEASIBLE, "no agent has form '%s' of node %d", f->forms[i], i);
+    }
+    return YK_OK;
+}
+
+/* The source of a plan without one: the agent of its first stage. */
+static int32_t forced_source(const struct solve_request *req, const struct view *v)
+{
+    return req->source >= 0 ? req->source : find_agent(v, req->forced->pipelines[0].stages[0].agent);
+}
+
+static yk_err solve_forced(
+    const struct solve_request *req, const struct view *v, struct plan **out, struct yk_diag *why)
+{
+    struct pool pool = {.n = 1};
+    struct size_pool *p = &pool.sizes[0];
+    struct candidate *single = NULL, *chosen = NULL;
+    struct yk_buf reasons = {0};
+    int32_t *form = yk_xalloc(((size_t)req->graph->n_nodes + 1) * sizeof *form);
+    int32_t source = forced_source(req, v);
+    yk_err err = source < 0 ? yk_fail(why, YK_INFEASIBLE, "the plan names agent '%s', which is not in the fleet",
+                                  req->forced->pipelines[0].stages[0].agent)
+                            : YK_OK;
+    if (!err)
+        err = check_codecs(req, why);
+    if (!err)
+        err = check_forms(req, v, why);
+    cost_choose_forms(req, v, form);
+    if (!err)
+        err = cost_init(&p->model, req, v, form, req->forced->microbatch, why);
+    if (err)
+        goto out;
+    p->ready = true;
+    if ((err = plan_check(req->forced, req->graph, &p->model.shapes, why)))
+        goto out;
+    struct candidate forced;
+    err = price_forced(p, req, source, &forced, why);
+    add_singles(p, source, &reasons);
+    p->at = yk_xrealloc(p->at, ((size_t)p->n + 1) * sizeof *p->at);
+    chosen = &p->at[p->n++];
+    *chosen = forced;
+    if (err)
+        goto out;
+    if ((err = candidate_score(&p->model, chosen, MAX_DEPTH, req->forced->pipelines[0].depth, why)))
+        goto out;
+    for (int32_t i = 0; i + 1 < p->n; i++) {
+        struct candidate *c = &p->at[i];
+        if (candidate_score(&p->model, c, MAX_DEPTH, 0, NULL) == YK_OK && (!single || c->step_ms < single->step_ms))
+            single = c;
+    }
+    *out = make_plan(req, &p->model, chosen, single, NULL, 0, "given");
+    for (int32_t i = 0; i < (*out)->n_pipelines; i++) {
+        (*out)->pipelines[i].depth = req->forced->pipelines[i].depth;
+        (*out)->pipelines[i].order = req->forced->pipelines[i].order;
+    }
+out:
+    yk_buf_free(&reasons);
+    free(form);
+    pool_fini(&pool);
+    return err;
+}
+
+/* ---- the search ---- */
+
+#define SCORED 24
+#define SHOWN 4
+
+static yk_err solve_search(
+    const struct solve_request *req, const struct view *v, struct plan **out, struct yk_diag *why)
+{
+    struct pool *pool = yk_xalloc(sizeof *pool);
+    struct yk_buf reasons = {0};
+    int64_t sizes[MAX_SIZES];
+    int32_t n_sizes = list_sizes(req, sizes), n = 0, n_scored = 0;
+    int32_t *form = yk_xalloc(((size_t)req->graph->n_nodes + 1) * sizeof *form);
+    struct candidate **all = NULL, *single = NULL;
+    yk_err err = YK_OK;
+    cost_choose_forms(req, v, form);
+    for (int32_t i = 0; i < n_sizes && !err; i++) {
+        struct size_pool *p = &pool->sizes[pool->n++];
+        if ((err = cost_init(&p->model, req, v, form, sizes[i], why)))
+            break;
+        p->ready = true;
+        reasons.len = i + 1 < n_sizes ? 0 : reasons.len;
+        err = search_size(p, req, &reasons, why);
+        n += p->n;
+    }
+    if (err)
+        goto out;
+    if (n == 0) {
+        yk_buf_add(&reasons, "", 1);
+        err = yk_fail(why, YK_INFEASIBLE, "no plan for %s: %s", req->model ? req->model : "the model",
+            reasons.len > 2 && !reasons.failed ? (char *)reasons.data + 2 : "the fleet has no agents");
+        goto out;
+    }
+    all = yk_xalloc((size_t)n * sizeof *all);
+    for (int32_t i = 0, k = 0; i < pool->n; i++)
+        for (int32_t c = 0; c < pool->sizes[i].n; c++)
+            all[k++] = &pool->sizes[i].at[c];
+    qsort(all, (size_t)n, sizeof *all, by_cost);
+    /* The best few of the closed form, and every single device, by the event model. */
+    for (int32_t i = 0; i < n; i++) {
+        struct candidate *c = all[i];
+        if (n_scored >= SCORED && !is_single(c))
+            continue;
+        for (int32_t k = 0; k < pool->n; k++)
+            if (c >= pool->sizes[k].at && c < pool->sizes[k].at + pool->sizes[k].n &&
+                candidate_score(&pool->sizes[k].model, c, MAX_DEPTH, 0, NULL) == YK_OK) {
+                struct candidate *keep = all[n_scored];
+                all[n_scored++] = c;
+                all[i] = keep;
+                if (is_single(c) && (!single || by_step(&c, &single) < 0))
+                    single = c;
+            }
+    }
+    if (n_scored == 0) {
+        err = yk_fail(
+            why, YK_INFEASIBLE, "no plan for %s fits the fleet's memory", req->model ? req->model : "the model");
+        goto out;
+    }
+    double least_cost = all[0]->cost_ms;
+    qsort(all, (size_t)n_scored, sizeof *all, by_step);
+    struct candidate *chosen = all[0];
+    if (req->deadline_ms > 0 && chosen->step_ms > req->deadline_ms) {
+        err = yk_fail(why, YK_INFEASIBLE, "the deadline is %g ms; the best plan needs %.4g ms, bottleneck %s",
+            req->deadline_ms, chosen->step_ms, chosen->bottleneck);
+        goto out;
+    }
+    const struct cost_model *m = NULL;
+    for (int32_t k = 0; k < pool->n; k++)
+        if (chosen >= pool->sizes[k].at && chosen < pool->sizes[k].at + pool->sizes[k].n)
+            m = &pool->sizes[k].model;
+    *out =
+        make_plan(req, m, chosen, single, (const struct candidate *const *)all + 1, YK_MIN(n_scored - 1, SHOWN), "dp");
+    /* Proven for the closed form: the least cost is the bound; the event model may prefer one that costs a little more.
+     */
+    (*out)->bound_ms = YK_MIN(least_cost, chosen->cost_ms);
+    (*out)->gap = chosen->cost_ms > 0 ? (chosen->cost_ms - (*out)->bound_ms) / chosen->cost_ms : 0;
+out:
+    free(all);
+    free(form);
+    yk_buf_free(&reasons);
+    pool_fini(pool);
+    free(pool);
+    return err;
+}
+
+static const struct solver solver_dp = {"dp", solve_search};
+
+const struct solver *const solvers[] = {&solver_dp, NULL};
+
+const struct solver *solver_find(const char *name)
+{
+    for (int i = 0; solvers[i]; i++)
+        if (strcmp(solvers[i]->name, name) == 0)
+            return solvers[i];
+    return NULL;
+}
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+yk_err solve_plan(const struct solve_request *req, const struct view *view, struct plan **out, struct yk_diag *why)
+{
+    double start = now_ms();
+    if (req->objective == SOLVE_CLOUD_COST)
+        return yk_fail(why, YK_UNSUPPORTED, "objective cloud-cost: the solver has latency and throughput");
+    if (view->n_agents == 0)
+        return yk_fail(why, YK_INFEASIBLE, "the fleet has no agents");
+    if (req->source >= view->n_agents)
+        return yk_fail(why, YK_INVAL, "the source is not an agent of the fleet");
+    yk_err err = req->forced ? solve_forced(req, view, out, why) : solvers[0]->solve(req, view, out, why);
+    if (!err)
+        (*out)->solver_ms = now_ms() - start;
+    return err;
+}

@@ -1,0 +1,361 @@
+#include "scheduler/solve_dp.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct label {
+    int32_t parent, next; /* label indexes; next: of the same position */
+    int32_t pos, agent, stages;
+    uint32_t used;
+    bool dead;
+    double sum;
+};
+
+struct search {
+    const struct cost_model *m;
+    int32_t source;
+    int32_t n; /* nodes */
+    struct cuts cuts;
+    int32_t *uses, *use_at; /* consumers of value v: uses[use_at[v] .. use_at[v + 1]), ascending */
+    bool *is_output;        /* by value */
+    int64_t *bytes;         /* by value, in the codec of the request */
+    double *prefix;         /* [agent * (n + 1) + i]: time of the first i nodes that it can run */
+    bool *blocked;          /* [agent * (n + 1) + i]: it cannot run node i - 1 */
+    double *rest;           /* [i]: least time of nodes i.. on the best agent each */
+    int64_t *memory;        /* [p * (n + 1) + q], -1 unknown */
+    uint8_t *in_stage;
+    struct label *labels;
+    int32_t n_labels, cap_labels;
+    double *loads;  /* [label * n_resources] */
+    int8_t *owners; /* [label * max_live]: by place in cuts.at[pos].values; -1 the source */
+    int32_t max_live;
+    int32_t *head; /* by position: first label */
+    double limit;
+    struct solve_chain *best;
+    int32_t most, n_best;
+};
+
+static void index_values(struct search *s)
+{
+    const struct graph *g = s->m->graph;
+    enum plan_codec codec = cost_codec(s->m);
+    size_t n_values = (size_t)g->n_values + 1;
+    s->use_at = yk_xalloc((n_values + 1) * sizeof *s->use_at);
+    s->is_output = yk_xalloc(n_values);
+    s->bytes = yk_xalloc(n_values * sizeof *s->bytes);
+    int32_t total = 0;
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        for (int32_t k = 0; k < g->nodes[i].n_in; k++)
+            if (g->nodes[i].in[k] >= 0) {
+                s->use_at[g->nodes[i].in[k] + 1]++;
+                total++;
+            }
+    for (int32_t v = 0; v < g->n_values; v++) {
+        s->use_at[v + 1] += s->use_at[v];
+        s->bytes[v] = g->values[v].kind == VALUE_WEIGHT ? 0 : cost_value_bytes(s->m, v, codec);
+    }
+    s->uses = yk_xalloc(((size_t)total + 1) * sizeof *s->uses);
+    int32_t *fill = yk_xalloc(n_values * sizeof *fill);
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        for (int32_t k = 0; k < g->nodes[i].n_in; k++) {
+            int32_t v = g->nodes[i].in[k];
+            if (v >= 0)
+                s->uses[s->use_at[v] + fill[v]++] = i;
+        }
+    free(fill);
+    for (int32_t i = 0; i < g->n_outputs; i++)
+        s->is_output[g->outputs[i]] = true;
+}
+
+static void index_times(struct search *s)
+{
+    const struct view *v = s->m->view;
+    s->prefix = yk_xalloc(((size_t)v->n_agents + 1) * ((size_t)s->n + 1) * sizeof *s->prefix);
+    s->blocked = yk_xalloc(((size_t)v->n_agents + 1) * ((size_t)s->n + 1));
+    s->rest = yk_xalloc(((size_t)s->n + 1) * sizeof *s->rest);
+    for (int32_t a = 0; a < v->n_agents; a++) {
+        double *p = s->prefix + (size_t)a * ((size_t)s->n + 1);
+        for (int32_t i = 0; i < s->n; i++) {
+            double ms = s->m->node_ms[(size_t)a * (size_t)s->n + (size_t)i];
+            p[i + 1] = p[i] + (isnan(ms) ? 0 : ms);
+            s->blocked[(size_t)a * ((size_t)s->n + 1) + (size_t)i + 1] = isnan(ms);
+        }
+    }
+    for (int32_t i = s->n - 1; i >= 0; i--) {
+        double least = INFINITY;
+        for (int32_t a = 0; a < v->n_agents; a++) {
+            double ms = s->m->node_ms[(size_t)a * (size_t)s->n + (size_t)i];
+            if (v->agents[a].usable && ms < least)
+                least = ms;
+        }
+        s->rest[i] = s->rest[i + 1] + least;
+    }
+}
+
+/* Time of nodes p..q-1 on an agent. */
+static double stage_ms(const struct search *s, int32_t agent, int32_t p, int32_t q)
+{
+    const double *at = s->prefix + (size_t)agent * ((size_t)s->n + 1);
+    return at[q] - at[p];
+}
+
+static bool used_between(const struct search *s, int32_t value, int32_t p, int32_t q)
+{
+    int32_t low = s->use_at[value], high = s->use_at[value + 1], end = high;
+    while (low < high) {
+        int32_t mid = (low + high) / 2;
+        if (s->uses[mid] < p)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < end && s->uses[low] < q;
+}
+
+/* ---- labels ---- */
+
+static double *loads_of(const struct search *s, int32_t label)
+{
+    return s->loads + (size_t)label * (size_t)s->m->n_resources;
+}
+
+static int8_t *owners_of(const struct search *s, int32_t label)
+{
+    return s->owners + (size_t)label * (size_t)s->max_live;
+}
+
+static int32_t new_label(struct search *s)
+{
+    if (s->n_labels == s->cap_labels) {
+        s->cap_labels = s->cap_labels ? 2 * s->cap_labels : 256;
+        size_t cap = (size_t)s->cap_labels;
+        s->labels = yk_xrealloc(s->labels, cap * sizeof *s->labels);
+        s->loads = yk_xrealloc(s->loads, cap * (size_t)s->m->n_resources * sizeof *s->loads);
+        s->owners = yk_xrealloc(s->owners, cap * (size_t)s->max_live);
+    }
+    return s->n_labels++;
+}
+
+static double cost_of(const struct search *s, int32_t label)
+{
+    const double *load = loads_of(s, label);
+    double top = 0;
+    for (int32_t r = 0; r < s->m->n_resources; r++)
+        top = load[r] > top ? load[r] : top;
+    return s->labels[label].sum + (double)(s->m->count - 1) * top;
+}
+
+/* Adds an edge of bytes to the label; false if there is no link. */
+static bool transfer(struct search *s, int32_t label, int32_t from, int32_t to, int64_t bytes)
+{
+    double latency;
+    if (from == to)
+        return true;
+    int32_t link = cost_link(s->m, from, to);
+    if (link < 0)
+        return false;
+    double busy = cost_transfer_ms(s->m, link, bytes, &latency);
+    s->labels[label].sum += busy + latency;
+    loads_of(s, label)[s->m->link_resource[link]] += busy;
+    return true;
+}
+
+/* What the new stage [p, q) on agent takes from each owner, and what it gives back to the source. */
+static bool add_transfers(struct search *s, int32_t from_label, int32_t label, int32_t agent, int32_t p, int32_t q)
+{
+    const struct graph *g = s->m->graph;
+    const struct cut *live = &s->cuts.at[p];
+    const int8_t *owner = owners_of(s, from_label);
+    int64_t by_owner[SOLVE_DP_AGENTS + 1] = {0};
+    bool any[SOLVE_DP_AGENTS + 1] = {false};
+    for (int32_t k = 0; k < live->n_values; k++)
+        if (used_between(s, live->values[k], p, q)) {
+            by_owner[owner[k] + 1] += s->bytes[live->values[k]];
+            any[owner[k] + 1] = true;
+        }
+    for (int32_t o = 0; o <= SOLVE_DP_AGENTS; o++)
+        if (any[o] && !transfer(s, label, o == 0 ? s->source : o - 1, agent, by_owner[o]))
+            return false;
+    int64_t back = 0;
+    bool returns = false;
+    for (int32_t i = p; i < q; i++)
+        for (int32_t k = 0; k < g->nodes[i].n_out; k++) {
+            int32_t v = g->nodes[i].out[k];
+            if (v >= 0 && s->is_output[v]) {
+                back += s->bytes[v];
+                returns = true;
+            }
+        }
+    return !returns || transfer(s, label, agent, s->source, back);
+}
+
+static void set_owners(struct search *s, int32_t from_label, int32_t label, int32_t agent, int32_t p, int32_t q)
+{
+    const struct cut *before = &s->cuts.at[p], *after = &s->cuts.at[q];
+    const int8_t *old = owners_of(s, from_label);
+    int8_t *owner = owners_of(s, label);
+    for (int32_t k = 0, b = 0; k < after->n_values; k++) {
+        while (b < before->n_values && before->values[b] < after->values[k])
+            b++;
+        bool known = b < before->n_values && before->values[b] == after->values[k];
+        owner[k] = known ? old[b] : (int8_t)agent;
+    }
+}
+
+static bool fits(struct search *s, int32_t agent, int32_t p, int32_t q)
+{
+    int64_t *memory = &s->memory[(size_t)p * ((size_t)s->n + 1) + (size_t)q];
+    if (*memory < 0) {
+        memset(s->in_stage, 0, (size_t)s->n);
+        memset(s->in_stage + p, 1, (size_t)(q - p));
+        if (cost_memory(s->m, s->in_stage, 1, memory, NULL) != YK_OK)
+            *memory = INT64_MAX;
+    }
+    return *memory <= s->m->view->agents[agent].memory_bytes;
+}
+
+static bool no_worse(const struct search *s, int32_t a, int32_t b)
+{
+    if (s->labels[a].sum > s->labels[b].sum)
+        return false;
+    const double *x = loads_of(s, a), *y = loads_of(s, b);
+    for (int32_t r = 0; s->m->count > 1 && r < s->m->n_resources; r++)
+        if (x[r] > y[r])
+            return false;
+    return true;
+}
+
+/* Keeps the newest label if nobody at its position makes it useless; drops those that it makes useless. */
+static bool keep(struct search *s, int32_t label)
+{
+    struct label *l = &s->labels[label];
+    size_t live = (size_t)s->cuts.at[l->pos].n_values;
+    for (int32_t k = s->head[l->pos]; k >= 0; k = s->labels[k].next) {
+        struct label *o = &s->labels[k];
+        if (o->dead || o->used != l->used || memcmp(owners_of(s, k), owners_of(s, label), live) != 0)
+            continue;
+        if (no_worse(s, k, label))
+            return false;
+        if (no_worse(s, label, k))
+            o->dead = true;
+    }
+    l->next = s->head[l->pos];
+    s->head[l->pos] = label;
+    return true;
+}
+
+static void record(struct search *s, int32_t label)
+{
+    struct solve_chain c = {.source = s->source, .n_stages = s->labels[label].stages, .cost_ms = cost_of(s, label)};
+    for (int32_t k = label, i = c.n_stages - 1; i >= 0; i--, k = s->labels[k].parent) {
+        c.agent[i] = s->labels[k].agent;
+        c.end[i] = s->labels[k].pos;
+    }
+    int32_t at = s->n_best < s->most ? s->n_best++ : s->most - 1;
+    for (; at > 0 && s->best[at - 1].cost_ms > c.cost_ms; at--)
+        s->best[at] = s->best[at - 1];
+    s->best[at] = c;
+    if (s->n_best == s->most)
+        s->limit = YK_MIN(s->limit, s->best[s->most - 1].cost_ms);
+}
+
+static bool pins_hold(const struct search *s, bool first, bool last, int32_t agent)
+{
+    const struct solve_request *r = s->m->req;
+    return !(first && r->pin_first && agent != s->source) && !(last && r->pin_last && agent != s->source);
+}
+
+static void extend(struct search *s, int32_t from, int32_t agent)
+{
+    const struct label l = s->labels[from];
+    const struct view_agent *a = &s->m->view->agents[agent];
+    if ((l.used >> agent & 1) || !a->usable || a->memory_bytes <= 0)
+        return;
+    for (int32_t q = l.pos + 1; q <= s->n; q++) {
+        if (s->blocked[(size_t)agent * ((size_t)s->n + 1) + (size_t)q])
+            return; /* a node that it cannot run: nor any longer stage */
+        if (s->cuts.at[q].forbidden || !pins_hold(s, l.pos == 0, q == s->n, agent))
+            continue;
+        double ms = stage_ms(s, agent, l.pos, q);
+        int32_t label = new_label(s);
+        memcpy(loads_of(s, label), loads_of(s, from), (size_t)s->m->n_resources * sizeof(double));
+        s->labels[label] = (struct label){.parent = from,
+            .next = -1,
+            .pos = q,
+            .agent = agent,
+            .stages = l.stages + 1,
+            .used = l.used | 1u << agent,
+            .sum = l.sum + ms};
+        loads_of(s, label)[agent] += ms;
+        bool good = add_transfers(s, from, label, agent, l.pos, q);
+        good = good && cost_of(s, label) + s->rest[q] < s->limit && fits(s, agent, l.pos, q);
+        if (good && q == s->n) {
+            record(s, label);
+            good = false; /* complete ones need no place */
+        } else if (good) {
+            set_owners(s, from, label, agent, l.pos, q);
+            good = keep(s, label);
+        }
+        if (!good)
+            s->n_labels--;
+    }
+}
+
+yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_ms, struct solve_chain *best,
+    int32_t most, int32_t *n, struct yk_diag *why)
+{
+    struct search s = {.m = m, .source = source, .n = m->graph->n_nodes, .limit = limit_ms, .best = best, .most = most};
+    *n = 0;
+    if (m->view->n_agents > SOLVE_DP_AGENTS)
+        return yk_fail(why, YK_LIMIT, "%d agents; the exact solver takes %d", m->view->n_agents, SOLVE_DP_AGENTS);
+    if (s.n == 0)
+        return yk_fail(why, YK_INVAL, "the graph has no nodes to place");
+    yk_err err = cut_all(m->graph, &m->shapes, &s.cuts, why);
+    if (err)
+        return err;
+    for (int32_t i = 0; i < s.cuts.n; i++)
+        s.max_live = YK_MAX(s.max_live, s.cuts.at[i].n_values);
+    s.max_live = YK_MAX(s.max_live, 1);
+    index_values(&s);
+    index_times(&s);
+    size_t positions = (size_t)s.n + 1;
+    s.in_stage = yk_xalloc(positions);
+    s.memory = yk_xalloc(positions * positions * sizeof *s.memory);
+    memset(s.memory, 0xff, positions * positions * sizeof *s.memory);
+    s.head = yk_xalloc(positions * sizeof *s.head);
+    for (size_t i = 0; i < positions; i++)
+        s.head[i] = -1;
+
+    int32_t root = new_label(&s);
+    s.labels[root] = (struct label){.parent = -1, .next = -1, .agent = -1};
+    memset(loads_of(&s, root), 0, (size_t)m->n_resources * sizeof(double));
+    memset(owners_of(&s, root), 0xff, (size_t)s.max_live);
+    if (m->req->source < 0 && cost_link(m, -1, source) >= 0) {
+        int64_t bytes = 0;
+        for (int32_t i = 0; i < m->graph->n_inputs; i++)
+            bytes += cost_value_bytes(m, m->graph->inputs[i], CODEC_FP32);
+        transfer(&s, root, -1, source, bytes);
+    }
+    s.head[0] = root;
+    for (int32_t p = 0; p < s.n; p++)
+        for (int32_t k = s.head[p]; k >= 0; k = s.labels[k].next)
+            for (int32_t a = 0; a < m->view->n_agents && !s.labels[k].dead; a++)
+                extend(&s, k, a);
+    *n = s.n_best;
+    cuts_fini(&s.cuts);
+    free(s.uses);
+    free(s.use_at);
+    free(s.is_output);
+    free(s.bytes);
+    free(s.prefix);
+    free(s.blocked);
+    free(s.rest);
+    free(s.memory);
+    free(s.in_stage);
+    free(s.labels);
+    free(s.loads);
+    free(s.owners);
+    free(s.head);
+    return YK_OK;
+}

@@ -1,0 +1,27 @@
+/* The exact solver: chains of distinct agents over the prefix cuts of the canonical order, by dynamic programming.
+ *
+ * A label is a prefix of the nodes placed on some agents: position, agents used, who owns each value that is still
+ * needed, the sum of all times and the load of every resource. A label is dropped if another with the same position,
+ * agents and owners is no worse in the sum and in every load, or if its bound reaches the best known. Since transfers
+ * go straight from the owner of a value to each user, the owners are all of the past that the future can see: so the
+ * optimum of cost.h's closed form over these chains is found. */
+#ifndef YK_SOLVE_DP_H
+#define YK_SOLVE_DP_H
+
+#include "scheduler/cost.h"
+
+#define SOLVE_DP_AGENTS 24
+
+struct solve_chain {
+    int32_t source, n_stages;
+    int32_t agent[SOLVE_DP_AGENTS];
+    int32_t end[SOLVE_DP_AGENTS]; /* nodes before it are in this stage or an earlier one */
+    double cost_ms;
+};
+
+/* Puts the `most` best chains for this model and source into best (sorted, *n of them; may be none if nothing fits).
+ * limit_ms: chains that cost as much or more are of no interest (INFINITY: all are). */
+yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_ms, struct solve_chain *best,
+    int32_t most, int32_t *n, struct yk_diag *why);
+
+#endif
