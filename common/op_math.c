@@ -282,7 +282,7 @@ yk_err op_reduce_axes(const struct op_ctx *c, bool reduced[YK_MAX_RANK])
     yk_err err;
     for (int i = 0; i < YK_MAX_RANK; i++)
         reduced[i] = false;
-    if (strcmp(c->node->op->name, "ArgMax") == 0) {
+    if (strncmp(c->node->op->name, "Arg", 3) == 0) {
         err = op_attr_axis(c, 0, rank, &axis);
         if (!err)
             reduced[axis] = true;

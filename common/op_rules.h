@@ -1,5 +1,5 @@
-/* Shape rules and FLOP counts by family (op_conv.c, op_math.c, op_shape.c, op_index.c), and what they share
- * (op_util.c, op_content.c). Only op*.c includes this; everybody else asks through op.h. */
+/* Shape rules and FLOP counts by family (op_conv.c, op_math.c, op_shape.c, op_index.c, op_scatter.c), and what they
+ * share (op_util.c, op_content.c). Only op*.c includes this; everybody else asks through op.h. */
 #ifndef YK_OP_RULES_H
 #define YK_OP_RULES_H
 
@@ -38,14 +38,17 @@ void op_content_tensor(struct op_ctx *c, const struct value *t); /* of a weight 
 bool op_fits(enum dtype t, int64_t v);
 
 /* ---- rules ---- */
-#define OP_RULES(X)                                                                                                    \
-    X(conv)                                                                                                            \
-    X(max_pool) X(average_pool) X(global_pool) X(gemm) X(fused_gemm) X(matmul) X(unary_float) X(unary_number)          \
-        X(unary_signed) X(relu) X(not ) X(clip) X(arith) X(arith_float) X(pow) X(mod) X(compare) X(equal) X(logic)     \
-            X(where) X(softmax) X(batchnorm) X(layernorm) X(instancenorm) X(reduce) X(argmax) X(cumsum) X(identity)    \
-                X(dropout) X(cast) X(flatten) X(reshape) X(transpose) X(squeeze) X(unsqueeze) X(shape) X(size)         \
-                    X(constant) X(constant_of_shape) X(range) X(concat) X(split) X(slice) X(gather) X(gather_elements) \
-                        X(expand) X(tile) X(pad)
+/* clang-format off */
+#define OP_RULES(X) \
+    X(conv) X(max_pool) X(average_pool) X(global_pool) X(gemm) X(fused_gemm) X(matmul) \
+    X(unary_float) X(unary_number) X(unary_signed) X(relu) X(not) X(clip) X(is_nan) X(prelu) \
+    X(arith) X(arith_float) X(pow) X(mod) X(bit_shift) X(compare) X(equal) X(logic) X(where) \
+    X(softmax) X(batchnorm) X(layernorm) X(instancenorm) X(reduce) X(argmax) X(cumsum) \
+    X(identity) X(dropout) X(cast) X(cast_like) X(flatten) X(reshape) X(transpose) X(squeeze) X(unsqueeze) \
+    X(shape) X(size) X(constant) X(constant_of_shape) X(range) X(eye_like) X(trilu) X(one_hot) \
+    X(concat) X(split) X(slice) X(gather) X(gather_elements) X(gather_nd) X(scatter_elements) X(scatter_nd) \
+    X(expand) X(tile) X(pad) X(depth_to_space) X(space_to_depth)
+/* clang-format on */
 #define X(rule) yk_err op_rule_##rule(struct op_ctx *c);
 OP_RULES(X)
 #undef X

@@ -289,6 +289,31 @@ def moving():
     case("Range", [scalar(a), scalar(b), scalar(c)])
 
 
+def scattering():
+    b = R.randint(1, 3)
+    case("DepthToSpace", [x([R.randint(1, 2), b * b * R.randint(1, 3)] + dims(2))], blocksize=b)
+    case("SpaceToDepth", [x([R.randint(1, 2), R.randint(1, 3), b * R.randint(1, 3), b * R.randint(1, 3)])], blocksize=b)
+    s = dims(R.randint(2, 4))
+    n = len(s)
+    case("EyeLike", [x(s[:2])], k=R.randint(-2, 2), dtype=int(T.INT64))
+    case("Trilu", [x(s)], upper=R.randint(0, 1))
+    case("OneHot", [x(s[:3], T.INT64), scalar(R.randint(1, 9)), x([2])], axis=R.randint(-3, 2))
+    m = R.randint(1, n)
+    lead = dims(R.randint(0, 2))
+    case("GatherND", [x(s), x(lead + [m], T.INT64)])
+    case("GatherND", [x(s), x(s[:1] + lead + [R.randint(1, n - 1)], T.INT64)], batch_dims=1)
+    case("ScatterND", [x(s), x(lead + [m], T.INT64), x(lead + s[m:])])
+    i = [max(1, d - R.randint(0, 2)) for d in s]
+    case("ScatterElements", [x(s), x(i, T.INT64), x(i)], axis=R.randint(-n, n - 1))
+    case("PRelu", [x(s), x([s[-1]])])
+    case("IsNaN", [x(s)])
+    case("IsInf", [x(s)])
+    case("CastLike", [x(s), x([1], T.INT64)])
+    for op in ("ReduceL1", "ReduceLogSum", "ReduceLogSumExp"):
+        case(op, [x(s)], axes=[R.randint(-n, n - 1)], keepdims=R.randint(0, 1))
+    case("ArgMin", [x(s)], axis=R.randint(-n, n - 1), keepdims=R.randint(0, 1))
+
+
 for _ in range(26):
     convs()
     convs()
@@ -300,6 +325,8 @@ for _ in range(18):
 for _ in range(14):
     elementwise()
     norms()
+for _ in range(8):
+    scattering()
 lines = sorted(set(lines))
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "shapes.txt"), "w") as f:
     f.write("# made by make_shapes.py with onnx %s\n" % onnx.__version__)
