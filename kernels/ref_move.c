@@ -373,6 +373,7 @@ static yk_err run_eye_like(struct host_call *c)
         .domain = "", .op = name, .kind = "ref", .run = fn \
     }
 static const struct host_kernel rows[] = {
+    ROW("Identity", run_view),
     ROW("Reshape", run_view),
     ROW("Flatten", run_view),
     ROW("Squeeze", run_view),

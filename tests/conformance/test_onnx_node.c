@@ -15,7 +15,7 @@
 #include "tests/models.h"
 
 #define FOLDER "/usr/share/libonnx-testdata/data/node"
-#define FLOOR 497
+#define FLOOR 621
 
 static const enum dtype onnx_types[] = {DT_NONE, DT_F32, DT_U8, DT_I8, DT_U16, DT_I16, DT_I32, DT_I64, DT_NONE, DT_BOOL,
     DT_F16, DT_F64, DT_U32, DT_U64, DT_NONE, DT_NONE, DT_BF16};
@@ -276,14 +276,15 @@ static int by_name(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-/* Data sets that are wrong themselves: two hold bfloat16 cut off (ours rounds to nearest even, as PyTorch and later
- * ONNX releases do), one holds an input of another shape than its model declares. NULL: nothing is known. */
+/* Data sets that are wrong themselves: three hold bfloat16 cut off (ours rounds to nearest even, as PyTorch and later
+ * ONNX releases do), two hold an input of another shape than their model declares. NULL: nothing is known. */
 static const char *wrong_data(const char *name)
 {
     static const char *const list[][2] = {
         {"test_cast_FLOAT_to_BFLOAT16", "the data set truncates"},
         {"test_castlike_FLOAT_to_BFLOAT16", "the data set truncates"},
         {"test_castlike_FLOAT_to_BFLOAT16_expanded", "the data set truncates"},
+        {"test_castlike_BFLOAT16_to_FLOAT", "an input has another shape than declared"},
         {"test_castlike_BFLOAT16_to_FLOAT_expanded", "an input has another shape than declared"},
     };
     for (size_t i = 0; i < YK_COUNT(list); i++)
