@@ -206,6 +206,33 @@ static void upgrade_batchnorm_and_broadcast(void **state)
     refuse(&old, YK_FORMAT, "broadcast axis");
 }
 
+/* Bounds take the dtype of what they bound, found along the producers. */
+static void upgrade_clip_in_half(void **state)
+{
+    static const struct {
+        float bound;
+        uint16_t f16, bf16;
+    } cases[] = {{1.5f, 0x3e00, 0x3fc0}, {-0.1f, 0xae66, 0xbdcd}, {65519, 0x7bff, 0x4780}, {65520, 0x7c00, 0x4780},
+        {3e-8f, 0x0001, 0x3301}};
+    (void)state;
+    for (size_t i = 0; i < 2 * YK_COUNT(cases); i++) {
+        struct held h;
+        bool bf16 = i % 2;
+        old = (struct yk_buf){0};
+        old_graph = make_model(&old, 10);
+        make_value(&old, 11, "x", bf16 ? 16 : 10, "N");
+        make_plain(&old, "Relu", "x", "r");
+        size_t n = make_node(&old, "Clip", "r", "y");
+        make_attr_f(&old, "max", cases[i / 2].bound);
+        pb_end(&old, n);
+        struct graph *g = old_end(&h);
+        const struct value *max = input(g, 1, 2);
+        assert_int_equal(max->dtype, bf16 ? DT_BF16 : DT_F16);
+        assert_int_equal(dtype_read_int(DT_U16, max->data, 0), bf16 ? cases[i / 2].bf16 : cases[i / 2].f16);
+        drop(&h);
+    }
+}
+
 static void constants(void **state)
 {
     const int64_t ints[] = {3, -4};
@@ -252,6 +279,7 @@ int main(void)
         cmocka_unit_test(upgrade_attributes_to_inputs),
         cmocka_unit_test(upgrade_softmax),
         cmocka_unit_test(upgrade_batchnorm_and_broadcast),
+        cmocka_unit_test(upgrade_clip_in_half),
         cmocka_unit_test(constants),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
