@@ -3,18 +3,19 @@
 
 #include "common/graph.h"
 
-static uint64_t hash_name(const char *s)
+/* FNV-1a, stirred with the table's address so that a file cannot be made to collide. */
+static uint64_t hash_name(const struct graph *g, const char *s)
 {
-    uint64_t h = 0xcbf29ce484222325u;
+    uint64_t h = 0xcbf29ce484222325u ^ (uint64_t)(uintptr_t)g->index;
     for (; *s; s++)
         h = (h ^ (uint8_t)*s) * 0x100000001b3u;
-    return h ^ h >> 29;
+    return (h ^ h >> 29) * 0x9e3779b97f4a7c15u >> 20;
 }
 
 /* Of two values with one name the first one is found: later ones lie behind it. */
 static void insert(struct graph *g, int32_t value)
 {
-    uint32_t mask = g->cap_index - 1, at = (uint32_t)hash_name(g->values[value].name) & mask;
+    uint32_t mask = g->cap_index - 1, at = (uint32_t)hash_name(g, g->values[value].name) & mask;
     while (g->index[at] != YK_ABSENT)
         at = (at + 1) & mask;
     g->index[at] = value;
@@ -53,7 +54,7 @@ int32_t graph_find_value(const struct graph *g, const char *name)
 {
     if (!g->index)
         return YK_ABSENT;
-    uint32_t mask = g->cap_index - 1, at = (uint32_t)hash_name(name) & mask;
+    uint32_t mask = g->cap_index - 1, at = (uint32_t)hash_name(g, name) & mask;
     for (; g->index[at] != YK_ABSENT; at = (at + 1) & mask)
         if (strcmp(g->values[g->index[at]].name, name) == 0)
             return g->index[at];

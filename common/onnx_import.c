@@ -141,6 +141,7 @@ static yk_err apply_ids(struct onnx_import *im, const struct pb_text *ids)
     if (!err) {
         g->values = values;
         g->cap_values = g->n_values;
+        graph_index_renew(g);
         renumber(g->inputs, g->n_inputs, id);
         renumber(g->outputs, g->n_outputs, id);
         for (int32_t i = 0; i < g->n_nodes; i++) {

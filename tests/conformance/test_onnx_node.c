@@ -21,7 +21,7 @@
 static const struct {
     const char *name;
     int floor;
-} folders[] = {{"node", 621}, {"pytorch-operator", 33}, {"pytorch-converted", 73}, {"simple", 6}};
+} folders[] = {{"node", 621}, {"pytorch-operator", 34}, {"pytorch-converted", 80}, {"simple", 7}};
 
 static const enum dtype onnx_types[] = {DT_NONE, DT_F32, DT_U8, DT_I8, DT_U16, DT_I16, DT_I32, DT_I64, DT_NONE, DT_BOOL,
     DT_F16, DT_F64, DT_U32, DT_U64, DT_NONE, DT_NONE, DT_BF16};
