@@ -82,6 +82,8 @@ def check_names():
 ALIASES = {
     "common/graph.h": ["dtype", "shape", "node"],
     "common/cut.h": ["cuts"],
+    "common/op_rules.h": ["op"],
+    "common/passes_rewrite.h": ["pass"],
     "kernels/backend.h": ["backends"],
     "scheduler/solve.h": ["solver"],
 }

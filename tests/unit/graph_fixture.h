@@ -43,7 +43,8 @@ static inline int32_t fx_input(struct graph *g, const char *name, enum dtype t, 
 static inline int32_t fx_weight(struct graph *g, const char *name, const int64_t *dims, int rank)
 {
     struct shape s = {.dtype = DT_F32, .rank = rank};
-    memcpy(s.dims, dims, (size_t)rank * sizeof *dims);
+    for (int i = 0; i < rank; i++)
+        s.dims[i] = dims[i];
     float *data = graph_alloc_data(g, shape_bytes(&s));
     assert_non_null(data);
     for (int64_t i = 0; i < shape_count(&s); i++)
@@ -56,7 +57,8 @@ static inline int32_t fx_floats(struct graph *g, const char *name, const float *
     struct shape s = {.dtype = DT_F32, .rank = 1, .dims = {n}};
     float *data = graph_alloc_data(g, shape_bytes(&s));
     assert_non_null(data);
-    memcpy(data, v, (size_t)n * sizeof *v);
+    for (int i = 0; i < n; i++)
+        data[i] = v[i];
     return graph_add_weight(g, name, &s, data);
 }
 
@@ -65,7 +67,8 @@ static inline int32_t fx_ints(struct graph *g, const char *name, const int64_t *
     struct shape s = {.dtype = DT_I64, .rank = 1, .dims = {n}};
     int64_t *data = graph_alloc_data(g, shape_bytes(&s));
     assert_non_null(data);
-    memcpy(data, v, (size_t)n * sizeof *v);
+    for (int i = 0; i < n; i++)
+        data[i] = v[i];
     return graph_add_weight(g, name, &s, data);
 }
 

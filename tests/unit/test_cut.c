@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "common/cut.h"
-#include "graph_fixture.h"
+#include "tests/unit/graph_fixture.h"
 
 #define GRAPHS 60
 

@@ -1,7 +1,7 @@
 /* The graph: dtypes, shapes, builders, canonical order, pruning, batch dimension. */
 #include <stdio.h>
 
-#include "graph_fixture.h"
+#include "tests/unit/graph_fixture.h"
 
 static void test_dtypes(void **state)
 {

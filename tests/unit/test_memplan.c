@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "common/memplan.h"
-#include "graph_fixture.h"
+#include "tests/unit/graph_fixture.h"
 
 #define GRAPHS 200
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "common/shapes.h"
-#include "graph_fixture.h"
+#include "tests/unit/graph_fixture.h"
 
 /* ---- the golden table ---- */
 

@@ -5,7 +5,7 @@
 
 #include "common/passes.h"
 #include "common/shapes.h"
-#include "graph_fixture.h"
+#include "tests/unit/graph_fixture.h"
 
 static const struct node *node_of(const struct graph *g, const char *value)
 {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "common/shapes.h"
-#include "graph_fixture.h"
+#include "tests/unit/graph_fixture.h"
 
 static const struct shape *shape_of(const struct graph *g, const struct shapes *s, const char *name)
 {
