@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* Lists of crossing values may grow with the square of a hostile graph. */
-#define LISTS_LIMIT_BYTES ((size_t)1 << 30)
+#define LISTS_LIMIT_BYTES ((size_t)256 << 20)
 
 static bool crosses_badly(const struct graph *g, const struct shapes *s, int32_t value)
 {
@@ -94,7 +94,7 @@ out:
     free(live);
     if (err) {
         yk_arena_close(cuts.arena);
-        return yk_fail(why, err, "no memory for the cuts of %d nodes", g->n_nodes);
+        return yk_fail(why, YK_LIMIT, "too many values cross the cuts of %d nodes", g->n_nodes);
     }
     *out = cuts;
     return YK_OK;

@@ -25,6 +25,7 @@ struct cuts {
     int32_t n;
     struct yk_arena *arena;
 };
+/* YK_LIMIT where the lists of values would take more than 256 MiB. */
 yk_err cut_all(const struct graph *g, const struct shapes *s, struct cuts *out, struct yk_diag *why);
 void cuts_fini(struct cuts *c);
 
