@@ -98,7 +98,9 @@ static bool read_tensor(const char *path, struct tensor *out)
         }
     }
     int64_t bytes = shape_bytes(&out->shape), at = 0;
-    if (bad || out->shape.dtype == DT_NONE || bytes < 0 || !(out->data = yk_try_aligned((size_t)bytes + 1)))
+    /* a sequence or an optional read as a tensor has sizes that its file cannot hold */
+    if (bad || out->shape.dtype == DT_NONE || bytes < 0 || bytes / 8 > (int64_t)len ||
+        !(out->data = yk_try_aligned((size_t)bytes + 1)))
         goto out;
     for (struct pb r = pb_over(data, len); pb_next(&r, &f, &bad);) {
         if (f.number == 9 && f.wire == PB_BYTES && (int64_t)f.len == bytes) {
