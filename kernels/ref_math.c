@@ -40,7 +40,6 @@ F(f_floor, floor(x))
 F(f_gelu, 0.5 * x * (1 + erf(x * M_SQRT1_2)))
 F(f_hard_sigmoid, isnan(x) ? x : fmax(0, fmin(1, p[0] * x + p[1])))
 F(f_hard_swish, isnan(x) ? x : x *fmax(0, fmin(1, x / 6 + 0.5)))
-F(f_identity, x)
 F(f_leaky_relu, x < 0 ? p[0] * x : x)
 F(f_log, log(x))
 static double softplus(double x)
@@ -128,7 +127,6 @@ static const struct unary unaries[] = {
     {.op = "Tan", .f = f_tan},
     {.op = "Tanh", .f = f_tanh},
     {.op = "ThresholdedRelu", .attr = {"alpha"}, .otherwise = {1}, .f = f_thresholded_relu},
-    {.op = "Identity", .f = f_identity, .i = i_identity},
 };
 
 struct unary_job {
