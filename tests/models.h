@@ -9,7 +9,8 @@
 #include "common/onnx.h"
 #include "kernels/exec.h"
 
-/* The data of a .npy of f32 whose shape the caller knows: *count elements; free(). NULL if it cannot be read. */
+/* The data of a .npy of f32 or f64 (rounded) whose shape the caller knows: *count elements; free(). NULL if it cannot
+ * be read. */
 static inline float *models_npy(const char *path, int64_t *count)
 {
     FILE *f = fopen(path, "rb");
@@ -18,15 +19,21 @@ static inline float *models_npy(const char *path, int64_t *count)
     if (!f)
         return NULL;
     if (fread(head, 1, sizeof(head), f) == sizeof(head) && !memcmp(head, "\x93NUMPY\x01", 7)) {
+        char text[512] = "";
         long at = 10 + head[8] + 256L * head[9];
-        if (!fseek(f, 0, SEEK_END)) {
-            long bytes = ftell(f) - at;
-            data = yk_try_aligned((size_t)(bytes > 0 ? bytes : 1));
-            *count = bytes / 4;
-            if (data && (fseek(f, at, SEEK_SET) || fread(data, 4, (size_t)*count, f) != (size_t)*count)) {
+        if (fread(text, 1, YK_MIN(sizeof(text) - 1, (size_t)at - 10), f) > 0 && !fseek(f, 0, SEEK_END)) {
+            long size = strstr(text, "<f8") ? 8 : 4, n = (ftell(f) - at) / size;
+            char *raw = n > 0 ? malloc((size_t)(n * size)) : NULL;
+            data = raw ? yk_try_aligned((size_t)n * sizeof(float)) : NULL;
+            if (data && !fseek(f, at, SEEK_SET) && fread(raw, (size_t)size, (size_t)n, f) == (size_t)n) {
+                *count = n;
+                for (long i = 0; i < n; i++)
+                    data[i] = size == 8 ? (float)((double *)(void *)raw)[i] : ((float *)(void *)raw)[i];
+            } else {
                 free(data);
                 data = NULL;
             }
+            free(raw);
         }
     }
     fclose(f);
