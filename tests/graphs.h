@@ -19,7 +19,8 @@ static inline int32_t graphs_input(struct graph *g, const char *name, enum dtype
     for (int i = 0; i < rank; i++)
         g->values[v].dims[i] = (struct dim){dims[i], dims[i] < 0 ? graph_sym(g, "N") : -1};
     int32_t *ids = yk_arena_alloc(g->arena, (size_t)g->n_inputs + 1, sizeof(*ids));
-    memcpy(ids, g->inputs, (size_t)g->n_inputs * sizeof(*ids));
+    if (g->n_inputs)
+        memcpy(ids, g->inputs, (size_t)g->n_inputs * sizeof(*ids));
     ids[g->n_inputs++] = v;
     g->inputs = ids;
     return v;
@@ -28,7 +29,8 @@ static inline int32_t graphs_input(struct graph *g, const char *name, enum dtype
 static inline int32_t graphs_output(struct graph *g, int32_t v)
 {
     int32_t *ids = yk_arena_alloc(g->arena, (size_t)g->n_outputs + 1, sizeof(*ids));
-    memcpy(ids, g->outputs, (size_t)g->n_outputs * sizeof(*ids));
+    if (g->n_outputs)
+        memcpy(ids, g->outputs, (size_t)g->n_outputs * sizeof(*ids));
     ids[g->n_outputs++] = v;
     g->outputs = ids;
     return v;
