@@ -1,0 +1,13 @@
+/* From a load command to a pipeline that is ready: graph, weights, execs, slots, edges. */
+#ifndef YK_LOAD_H
+#define YK_LOAD_H
+
+#include "agent/pipeline.h"
+
+void load_start(struct agent *a, struct wire_msg *msg); /* takes msg's arena */
+void load_check_up(struct pipeline *p);                 /* an edge came up: perhaps it is loaded now */
+void load_send_error(struct agent *a, int64_t generation, yk_err err, const char *text);
+/* Frees what load made. Nothing may be busy. */
+void load_free(struct pipeline *p);
+
+#endif

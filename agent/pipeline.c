@@ -1,0 +1,129 @@
+#include "agent/pipeline.h"
+
+#include "agent/control.h"
+#include "agent/edge.h"
+#include "agent/load.h"
+#include "agent/runner.h"
+#include "agent/source.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct pipeline *pipeline_find(struct agent *a, int64_t generation)
+{
+    struct pipeline *p = a->pipelines;
+    while (p && p->generation != generation)
+        p = p->next;
+    return p;
+}
+
+/* FLOPs of each stage here, for the pace of an emulated device. */
+static void count_flops(struct pipeline *p, struct pipeline_shapes *at)
+{
+    struct op_ctx *c = yk_xalloc(sizeof *c);
+    free(at->flops);
+    at->flops = yk_xalloc((size_t)p->n_stages * sizeof *at->flops + 1);
+    for (int i = 0; i < p->n_stages; i++)
+        for (int32_t n = 0; n < p->graph->n_nodes; n++)
+            if (p->stages[i].in_stage[n]) {
+                memset(c, 0, sizeof *c);
+                shapes_node(p->graph, &at->shapes, n, c);
+                at->flops[i] += op_flops(c);
+            }
+    free(c);
+}
+
+const struct pipeline_shapes *pipeline_shapes(struct pipeline *p, int64_t count, struct yk_diag *why)
+{
+    bool full = count == p->full || p->batch_sym < 0;
+    struct pipeline_shapes *at = &p->at[full ? 0 : 1];
+    if (!full && at->count != count) {
+        struct shapes made;
+        int64_t *sizes = yk_xalloc((size_t)p->graph->n_syms * sizeof *sizes + 1);
+        memcpy(sizes, p->sizes, (size_t)p->graph->n_syms * sizeof *sizes);
+        sizes[p->batch_sym] = count;
+        yk_err err = shapes_infer(p->graph, sizes, NULL, &made, why);
+        free(sizes);
+        if (err)
+            return NULL;
+        if (at->count)
+            shapes_fini(&at->shapes);
+        at->shapes = made;
+        at->count = count;
+        free(at->flops);
+        at->flops = NULL;
+    }
+    if (p->agent->emulate && !at->flops)
+        count_flops(p, at);
+    return at;
+}
+
+void pipeline_fail(struct pipeline *p, int64_t stage, const char *peer, yk_err err, const char *fmt, ...)
+{
+    struct yk_diag why;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(why.text, sizeof why.text, fmt, ap);
+    va_end(ap);
+    if (p->state == PIPELINE_LOADING) {
+        log_warn("generation %lld cannot be loaded: %s", (long long)p->generation, why.text);
+        load_send_error(p->agent, p->generation, err, why.text);
+        pipeline_unload(p);
+    } else if (p->state == PIPELINE_READY) {
+        log_warn("generation %lld, stage %lld failed: %s", (long long)p->generation, (long long)stage, why.text);
+        p->state = PIPELINE_FAILED;
+        struct wire_stage_failed w = {.generation = p->generation,
+            .stage = stage,
+            .peer = peer ? peer : "",
+            .error = yk_err_name(err),
+            .text = why.text};
+        control_send(p->agent, WIRE_TYPE_stage_failed, &w);
+        source_stop(p, err, why.text);
+        runner_forget(p->agent, p);
+    }
+}
+
+/* ---- the end ---- */
+
+static void close_run(void *arg)
+{
+    struct pipeline *p = arg;
+    for (int i = 0; i < p->n_stages; i++) {
+        exec_close(p->stages[i].exec);
+        p->stages[i].exec = NULL;
+    }
+}
+
+static void close_done(void *arg)
+{
+    load_free(arg);
+}
+
+void pipeline_release(struct pipeline *p)
+{
+    if (--p->busy == 0 && p->state == PIPELINE_DYING)
+        worker_post(p->agent->runner_thread, close_run, close_done, p);
+}
+
+void pipeline_unload(struct pipeline *p)
+{
+    if (p->state == PIPELINE_DYING)
+        return;
+    struct pipeline **at = &p->agent->pipelines;
+    p->busy++;
+    if (p->state == PIPELINE_READY)
+        runner_stats(p, true);
+    p->state = PIPELINE_DYING;
+    while (*at != p)
+        at = &(*at)->next;
+    *at = p->next;
+    net_timer_cancel(p->timeout);
+    net_timer_cancel(p->stats_timer);
+    p->timeout = p->stats_timer = NULL;
+    source_abort(p);
+    runner_forget(p->agent, p);
+    for (int i = 0; i < p->n_edges; i++)
+        edge_close(&p->edges[i]);
+    pipeline_release(p);
+}

@@ -1,0 +1,288 @@
+#include "agent/runner.h"
+
+#include "agent/control.h"
+#include "agent/edge.h"
+#include "agent/machine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define STATS_US 500000
+#define JOINED_US 3000 /* runs nearer than this follow on each other: timers fire late, the pace does not */
+#define LATE_FRAC 0.05
+
+struct runner {
+    bool busy;
+    struct stage *stage; /* what runs */
+    struct out_slot *out;
+    struct in_slot **in; /* one per edge into the stage */
+    int n_in;
+    struct tensor *in_t, *out_t;
+    int64_t *sizes;
+    yk_err err;
+    struct yk_diag why;
+    int64_t began_us, took_us; /* on the loop's clock; of the run itself */
+    double target_ms;          /* of the emulated device; 0: none */
+    int64_t paced_us;          /* when the emulated device ended its last run */
+    struct net_timer *pad;
+    int64_t busy_us, since_us;
+};
+
+void runner_open(struct agent *a)
+{
+    a->runner = yk_xalloc(sizeof *a->runner);
+    a->runner->since_us = net_now_us(a->net);
+}
+
+void runner_close(struct agent *a)
+{
+    if (!a->runner)
+        return;
+    net_timer_cancel(a->runner->pad);
+    free(a->runner);
+    a->runner = NULL;
+}
+
+double runner_load(struct agent *a)
+{
+    struct runner *r = a->runner;
+    int64_t now = net_now_us(a->net), span = now - r->since_us;
+    double load = span > 0 ? (double)r->busy_us / (double)span : 0;
+    r->busy_us = 0;
+    r->since_us = now;
+    return YK_MIN(load, 1.0);
+}
+
+/* ---- stats ---- */
+
+static void send_stats(struct pipeline *p, struct stage *s)
+{
+    if (!s->microbatches && !s->sent_bytes)
+        return;
+    struct wire_stage_stats w = {.generation = p->generation,
+        .stage = s->index,
+        .microbatches = s->microbatches,
+        .compute_ms = s->compute_ms,
+        .wait_ms = s->wait_ms,
+        .sent_bytes = s->sent_bytes,
+        .send_ms = s->send_ms,
+        .codec_error = s->codec_error,
+        .nonfinite = s->nonfinite,
+        .late = s->late};
+    control_send(p->agent, WIRE_TYPE_stage_stats, &w);
+    s->microbatches = s->sent_bytes = s->nonfinite = s->late = 0;
+    s->compute_ms = s->wait_ms = s->send_ms = s->codec_error = 0;
+}
+
+static void send_all(struct pipeline *p)
+{
+    for (int i = 0; i < p->n_stages; i++)
+        send_stats(p, &p->stages[i]);
+    if (p->is_source)
+        send_stats(p, &p->source);
+}
+
+static void on_stats(void *arg)
+{
+    struct pipeline *p = arg;
+    p->stats_timer = NULL;
+    send_all(p);
+}
+
+void runner_stats(struct pipeline *p, bool now)
+{
+    if (now)
+        send_all(p);
+    else if (!p->stats_timer && p->state == PIPELINE_READY)
+        p->stats_timer = net_timer(p->agent->net, STATS_US, on_stats, p);
+}
+
+/* ---- one run ---- */
+
+static void compute_run(void *arg)
+{
+    struct agent *a = arg;
+    struct runner *r = a->runner;
+    int64_t began = machine_monotonic_us();
+    r->err = exec_run(r->stage->exec, r->sizes, r->in_t, r->out_t, (uint64_t)r->out->microbatch, &r->why);
+    r->took_us = machine_monotonic_us() - began;
+}
+
+static void finish(struct agent *a)
+{
+    struct runner *r = a->runner;
+    struct stage *s = r->stage;
+    struct pipeline *p = s->p;
+    struct out_slot *out = r->out;
+    struct in_slot **in = r->in;
+    int n_in = r->n_in;
+    int64_t now = net_now_us(a->net);
+    r->busy = false;
+    r->stage = NULL;
+    r->in = NULL;
+    r->busy_us += now - YK_MAX(r->began_us, r->since_us);
+    free(r->in_t);
+    free(r->out_t);
+    free(r->sizes);
+    s->running = false;
+    s->idle_since_us = now;
+    if (!r->err) {
+        s->microbatches++;
+        s->compute_ms += YK_MAX((double)r->took_us / 1e3, r->target_ms);
+        p->used_us = now;
+    }
+    if (r->err && p->state == PIPELINE_READY)
+        pipeline_fail(p, s->index, "", r->err, "microbatch %lld: %s", (long long)out->microbatch,
+            r->why.text[0] ? r->why.text : yk_err_text(r->err));
+    if (p->state == PIPELINE_READY) {
+        out->users = 1; /* ours, until all edges have it */
+        for (int i = 0; i < p->n_edges; i++)
+            if (p->edges[i].from == s) {
+                out->users++;
+                edge_push(&p->edges[i], out);
+            }
+        for (int i = 0; i < n_in; i++)
+            edge_consumed(in[i]);
+        edge_out_release(out);
+        runner_stats(p, false);
+    }
+    free(in);
+    pipeline_release(p);
+    runner_kick(a);
+}
+
+static void on_pad(void *arg)
+{
+    struct agent *a = arg;
+    a->runner->pad = NULL;
+    finish(a);
+}
+
+static void compute_done(void *arg)
+{
+    struct agent *a = arg;
+    struct runner *r = a->runner;
+    if (r->target_ms <= 0 || r->err || r->stage->p->state != PIPELINE_READY || a->closing) {
+        finish(a);
+        return;
+    }
+    int64_t now = net_now_us(a->net), target = (int64_t)(r->target_ms * 1e3);
+    int64_t start = r->began_us - r->paced_us < JOINED_US ? YK_MIN(r->paced_us, r->began_us) : r->began_us;
+    r->paced_us = start + target;
+    if (r->paced_us > now) {
+        r->pad = net_timer(a->net, r->paced_us - now, on_pad, a);
+        return;
+    }
+    if ((double)(now - r->paced_us) > LATE_FRAC * (double)target)
+        r->stage->late++;
+    r->paced_us = now;
+    finish(a);
+}
+
+static void start(struct agent *a, struct stage *s, int stage_at, int64_t microbatch, struct out_slot *out)
+{
+    struct runner *r = a->runner;
+    struct pipeline *p = s->p;
+    struct yk_diag why = {0};
+    r->in = yk_xalloc((size_t)p->n_edges * sizeof *r->in + 1);
+    r->n_in = 0;
+    for (int i = 0; i < p->n_edges; i++)
+        if (p->edges[i].to == s)
+            r->in[r->n_in++] = edge_ready(&p->edges[i], microbatch);
+    int64_t count = r->in[0]->count;
+    const struct pipeline_shapes *at = pipeline_shapes(p, count, &why);
+    for (int i = 0; i < r->n_in; i++)
+        if (r->in[i]->count != count)
+            at = NULL;
+    if (!at) {
+        free(r->in);
+        r->in = NULL;
+        pipeline_fail(
+            p, s->index, "", YK_FORMAT, "microbatch %lld: its parts do not fit each other", (long long)microbatch);
+        return;
+    }
+    r->in_t = yk_xalloc((size_t)s->n_in * sizeof *r->in_t + 1);
+    r->out_t = yk_xalloc((size_t)s->n_out * sizeof *r->out_t + 1);
+    r->sizes = yk_xalloc((size_t)p->graph->n_syms * sizeof *r->sizes + 1);
+    for (int32_t i = 0; i < p->graph->n_syms; i++)
+        r->sizes[i] = i == p->batch_sym ? count : p->sizes[i];
+    for (int32_t i = 0; i < s->n_in; i++)
+        r->in_t[i] = edge_ready(s->inputs[i].edge, microbatch)->t[s->inputs[i].position];
+    for (int32_t i = 0; i < s->n_out; i++) {
+        out->t[i].shape = at->shapes.of[s->out_values[i]];
+        r->out_t[i] = out->t[i];
+    }
+    out->busy = true;
+    out->microbatch = microbatch;
+    out->count = count;
+    r->busy = true;
+    r->stage = s;
+    r->out = out;
+    r->err = YK_OK;
+    r->why.text[0] = 0;
+    r->began_us = net_now_us(a->net);
+    r->target_ms = a->emulate && at->flops ? emulate_compute_ms(a->emulate, at->flops[stage_at]) : 0;
+    if (s->idle_since_us)
+        s->wait_ms += (double)(r->began_us - s->idle_since_us) / 1e3;
+    s->running = true;
+    p->busy++;
+    worker_post(a->runner_thread, compute_run, compute_done, a);
+}
+
+/* The lowest microbatch that s could run now, -1 if none. */
+static int64_t runnable(struct stage *s)
+{
+    struct pipeline *p = s->p;
+    struct edge *first = s->n_in ? s->inputs[0].edge : NULL;
+    int64_t best = -1;
+    for (int64_t k = 0; first && k < first->w->credits; k++) {
+        int64_t m = first->in[k].microbatch;
+        bool all = first->in[k].state == IN_READY && (best < 0 || m < best);
+        for (int i = 0; all && i < p->n_edges; i++)
+            if (p->edges[i].to == s && !edge_ready(&p->edges[i], m))
+                all = false;
+        if (all)
+            best = m;
+    }
+    return best;
+}
+
+static struct out_slot *free_out(struct stage *s)
+{
+    for (int64_t k = 0; k < s->depth; k++)
+        if (!s->outs[k].busy)
+            return &s->outs[k];
+    return NULL;
+}
+
+void runner_kick(struct agent *a)
+{
+    struct runner *r = a->runner;
+    for (struct pipeline *p = a->pipelines; p && !r->busy && !a->closing; p = p->next) {
+        int at = -1;
+        int64_t lowest = -1;
+        if (p->state != PIPELINE_READY)
+            continue;
+        for (int i = 0; i < p->n_stages; i++) {
+            int64_t m = free_out(&p->stages[i]) ? runnable(&p->stages[i]) : -1;
+            if (m >= 0 && (at < 0 || m < lowest || (m == lowest && p->stages[i].index > p->stages[at].index))) {
+                at = i;
+                lowest = m;
+            }
+        }
+        if (at >= 0)
+            start(a, &p->stages[at], at, lowest, free_out(&p->stages[at]));
+    }
+}
+
+void runner_forget(struct agent *a, struct pipeline *p)
+{
+    struct runner *r = a->runner;
+    if (!r || !r->busy || r->stage->p != p)
+        return;
+    exec_cancel(r->stage->exec);
+    if (r->pad) { /* only the pace was left to wait for */
+        net_timer_cancel(r->pad);
+        r->pad = net_timer(a->net, 0, on_pad, a);
+    }
+}

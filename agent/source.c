@@ -1,0 +1,591 @@
+#include "agent/source.h"
+
+#include "agent/blob.h"
+#include "agent/control.h"
+#include "agent/data.h"
+#include "agent/edge.h"
+#include "agent/runner.h"
+#include "common/hash.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOB_LIMIT ((int64_t)4 << 30)
+#define ALIGN 64
+
+enum flight_state { FLIGHT_FREE, FLIGHT_READING, FLIGHT_FLYING, FLIGHT_SENDING };
+
+struct flight {
+    struct pipeline *p;
+    enum flight_state state;
+    int64_t microbatch, first, count;
+    struct out_slot *slot; /* while READING */
+    int64_t *labels;
+    int64_t correct;
+    yk_err err;
+    struct yk_diag why;
+    /* of a result with outputs, while SENDING */
+    struct wire_tensor *tensors;
+    struct net_iov *iov;
+};
+
+struct source_run {
+    struct pipeline *p;
+    struct wire_msg msg;
+    const struct wire_run *w;
+    struct wire_msg next; /* a run that came while this one drains; arena NULL: none */
+    struct cache_entry *x, *y;
+    struct data_set *data;
+    int64_t samples, microbatches; /* of the run; 0 until it is open */
+    int64_t at;                    /* next microbatch to look at */
+    int flying;
+    bool open, over; /* over: run_done is sent or due, what flies is dropped */
+    bool reported;
+    yk_err err;
+    struct yk_diag why;
+    struct flight *flights;
+    int64_t n_flights, began_us;
+    struct net_timer *timeout;
+    bool kicking, again;
+    int opening; /* jobs of opening that will come back */
+};
+
+static void run_free(struct pipeline *p)
+{
+    struct source_run *r = p->run;
+    struct cache *c = p->agent->cache;
+    p->run = NULL;
+    net_timer_cancel(r->timeout);
+    data_close(r->data);
+    if (r->x)
+        cache_release(c, r->x);
+    if (r->y)
+        cache_release(c, r->y);
+    for (int64_t i = 0; i < r->n_flights; i++)
+        free(r->flights[i].labels);
+    free(r->flights);
+    wire_free(&r->msg);
+    wire_free(&r->next);
+    free(r);
+}
+
+void source_free(struct pipeline *p)
+{
+    if (p->run)
+        run_free(p);
+}
+
+static void report(struct pipeline *p)
+{
+    struct source_run *r = p->run;
+    struct wire_run_done w = {.generation = p->generation,
+        .job = r->w->job,
+        .error = r->err ? yk_err_name(r->err) : "",
+        .text = r->err ? r->why.text : "",
+        .ms = (double)(net_now_us(p->agent->net) - r->began_us) / 1e3};
+    runner_stats(p, true);
+    r->reported = control_send(p->agent, WIRE_TYPE_run_done, &w) == YK_OK;
+}
+
+/* A run that is over goes when nothing of it flies; then a waiting one begins. */
+static void maybe_end(struct pipeline *p)
+{
+    struct source_run *r = p->run;
+    if (!r || !r->over || r->flying || r->opening || (!r->reported && p->state == PIPELINE_READY))
+        return;
+    struct wire_msg next = r->next;
+    r->next.arena = NULL;
+    run_free(p);
+    if (next.arena && p->state == PIPELINE_READY)
+        source_start(p, &next);
+    else if (next.arena)
+        wire_free(&next);
+}
+
+static void stop(struct pipeline *p, yk_err err)
+{
+    struct source_run *r = p->run;
+    if (r->over)
+        return;
+    r->over = true;
+    r->err = err;
+    net_timer_cancel(r->timeout);
+    r->timeout = NULL;
+    if (err)
+        log_info("job %.40s: run ended: %s", r->w->job, r->why.text);
+    report(p);
+}
+
+void source_stop(struct pipeline *p, yk_err err, const char *why)
+{
+    if (!p->run || p->run->over)
+        return;
+    yk_fail(&p->run->why, err, "%s", why);
+    stop(p, err);
+    source_kick(p);
+}
+
+void source_abort(struct pipeline *p)
+{
+    struct source_run *r = p->run;
+    if (!r)
+        return;
+    r->over = r->reported = true;
+    net_timer_cancel(r->timeout);
+    r->timeout = NULL;
+}
+
+/* ---- opening ---- */
+
+static void refuse(struct agent *a, const struct wire_run *w, yk_err err, const char *text)
+{
+    struct wire_run_done done = {.generation = w->generation, .job = w->job, .error = yk_err_name(err), .text = text};
+    control_send(a, WIRE_TYPE_run_done, &done);
+}
+
+static yk_err check_data(struct source_run *r)
+{
+    struct pipeline *p = r->p;
+    const struct shape *want = &p->at[0].shapes.of[p->graph->inputs[0]], *have = data_sample(r->data);
+    struct shape row = {.dtype = want->dtype, .rank = YK_MAX(want->rank - 1, 0)};
+    memcpy(row.dims, want->dims + 1, (size_t)row.rank * sizeof *row.dims);
+    if (want->rank < 1 || !shape_equal(&row, have)) {
+        char a[160], b[160];
+        shape_text(have, a, sizeof a);
+        shape_text(&row, b, sizeof b);
+        return yk_fail(&r->why, YK_INVAL, "a sample of the data is %s, the model's input '%.80s' takes %s", a,
+            p->graph->values[p->graph->inputs[0]].name, b);
+    }
+    int64_t total = data_count(r->data), first = r->w->first;
+    if (first < 0 || first > total || r->w->count < 0 || r->w->count > total - first)
+        return yk_fail(&r->why, YK_INVAL, "samples %lld to %lld of %lld", (long long)first,
+            (long long)(first + r->w->count), (long long)total);
+    r->samples = r->w->count ? r->w->count : total - first;
+    r->microbatches = (r->samples + r->w->microbatch - 1) / r->w->microbatch;
+    return YK_OK;
+}
+
+static void open_run(void *arg)
+{
+    struct source_run *r = arg;
+    const struct wire_run *w = r->w;
+    struct data_options o = {.split = w->split[0] ? w->split : NULL,
+        .mean = w->mean.at,
+        .n_mean = (int)w->mean.n,
+        .std = w->std.at,
+        .n_std = (int)w->std.n};
+    if (w->blob)
+        r->err = data_open_memory(cache_data(r->x), cache_len(r->x), r->y ? cache_data(r->y) : NULL,
+            r->y ? cache_len(r->y) : 0, &o, &r->data, &r->why);
+    else
+        r->err = data_open_below((const char *const *)r->p->agent->data_roots, w->data, &o, &r->data, &r->why);
+    if (!r->err)
+        r->err = check_data(r);
+}
+
+static void open_done(void *arg)
+{
+    struct source_run *r = arg;
+    struct pipeline *p = r->p;
+    r->opening--;
+    if (!r->over && r->err) {
+        stop(p, r->err);
+    } else if (!r->over) {
+        struct wire_run_started w = {
+            .generation = p->generation, .job = r->w->job, .samples = r->samples, .microbatches = r->microbatches};
+        r->open = true;
+        control_send(p->agent, WIRE_TYPE_run_started, &w);
+    }
+    source_kick(p);
+    pipeline_release(p);
+}
+
+static void on_blob(struct source_run *r, yk_err err, const char *why, struct cache_entry *e, struct cache_entry **into)
+{
+    struct pipeline *p = r->p;
+    r->opening--;
+    *into = e;
+    if (err && !r->over) {
+        yk_fail(&r->why, err, "%s", why);
+        stop(p, err);
+    } else if (!r->over && r->x && (r->y || !r->w->labels[0])) {
+        r->opening++;
+        p->busy++;
+        worker_post(p->agent->io, open_run, open_done, r);
+    }
+    source_kick(p);
+    pipeline_release(p);
+}
+
+static void on_x(void *arg, yk_err err, const char *why, struct cache_entry *e, int64_t fetched)
+{
+    (void)fetched;
+    struct source_run *r = arg;
+    on_blob(r, err, why, e, &r->x);
+}
+
+static void on_y(void *arg, yk_err err, const char *why, struct cache_entry *e, int64_t fetched)
+{
+    (void)fetched;
+    struct source_run *r = arg;
+    on_blob(r, err, why, e, &r->y);
+}
+
+static void on_timeout(void *arg)
+{
+    struct pipeline *p = arg;
+    p->run->timeout = NULL;
+    source_stop(p, YK_TIMEOUT, "the run took longer than it may");
+}
+
+static yk_err check_run(struct pipeline *p, const struct wire_run *w, struct yk_diag *why)
+{
+    if (!p->is_source)
+        return yk_fail(why, YK_INVAL, "this agent is not the source of generation %lld", (long long)p->generation);
+    if (p->graph->n_inputs != 1) {
+        const char *second = p->graph->n_inputs > 1 ? p->graph->values[p->graph->inputs[1]].name : "";
+        return yk_fail(why, YK_UNSUPPORTED, "the model has %d inputs ('%.80s' ...); data for one input is supported",
+            p->graph->n_inputs, second);
+    }
+    if (w->microbatch < 1 || w->microbatch > p->full || (p->batch_sym < 0 && w->microbatch != p->full))
+        return yk_fail(why, YK_INVAL, "microbatch %lld; the pipeline is loaded for %lld", (long long)w->microbatch,
+            (long long)p->full);
+    if (w->blob && (!hash_is_hex(w->data) || (w->labels[0] && !hash_is_hex(w->labels))))
+        return yk_fail(why, YK_FORMAT, "the hash of the data is malformed");
+    if (w->done.n % 2)
+        return yk_fail(why, YK_FORMAT, "done is not a list of pairs");
+    return YK_OK;
+}
+
+void source_start(struct pipeline *p, struct wire_msg *msg)
+{
+    const struct wire_run *given = &msg->as.run;
+    struct agent *a = p->agent;
+    struct yk_diag why = {0};
+    yk_err err = check_run(p, given, &why);
+    if (!err && p->run && (!p->run->over || p->run->next.arena))
+        err = yk_fail(&why, YK_BUSY, "generation %lld is running job %.40s", (long long)p->generation, p->run->w->job);
+    if (err) {
+        refuse(a, given, err, why.text);
+        wire_free(msg);
+        msg->arena = NULL;
+        return;
+    }
+    if (p->run) { /* the last run drains */
+        p->run->next = *msg;
+        msg->arena = NULL;
+        return;
+    }
+    struct source_run *r = yk_xalloc(sizeof *r);
+    p->run = r;
+    r->p = p;
+    r->msg = *msg;
+    msg->arena = NULL;
+    r->w = &r->msg.as.run;
+    r->began_us = net_now_us(a->net);
+    r->n_flights = p->source.depth;
+    r->flights = yk_xalloc((size_t)r->n_flights * sizeof *r->flights);
+    for (int64_t i = 0; i < r->n_flights; i++)
+        r->flights[i].p = p;
+    if (r->w->timeout_ms > 0)
+        r->timeout = net_timer(a->net, YK_MIN(r->w->timeout_ms, (int64_t)1 << 40) * 1000, on_timeout, p);
+    int64_t limit = a->memory_bytes > 0 ? YK_MIN(BLOB_LIMIT, a->memory_bytes) : BLOB_LIMIT;
+    if (r->w->blob) {
+        bool labels = r->w->labels[0] != 0;
+        r->opening += 1 + labels;
+        p->busy += 1 + labels;
+        blob_fetch(a, r->w->data, limit, on_x, r);
+        if (labels)
+            blob_fetch(a, r->w->labels, limit, on_y, r);
+    } else {
+        r->opening++;
+        p->busy++;
+        worker_post(a->io, open_run, open_done, r);
+    }
+}
+
+/* ---- feeding ---- */
+
+static bool is_done(const struct wire_run *w, int64_t m)
+{
+    for (size_t i = 0; i + 1 < w->done.n; i += 2)
+        if (m >= w->done.at[i] && m <= w->done.at[i + 1])
+            return true;
+    return false;
+}
+
+static void read_run(void *arg)
+{
+    struct flight *f = arg;
+    struct pipeline *p = f->p;
+    struct source_run *r = p->run;
+    uint8_t *x = f->slot->t[0].data;
+    f->err = data_read(r->data, f->first, f->count, x, f->labels, &f->why);
+    int64_t row = shape_bytes(data_sample(r->data));
+    for (int64_t i = f->count; !f->err && p->batch_sym < 0 && i < p->full; i++)
+        memcpy(x + i * row, x, (size_t)row); /* a fixed batch is filled up; the results of it are dropped */
+}
+
+static void read_done(void *arg)
+{
+    struct flight *f = arg;
+    struct pipeline *p = f->p;
+    struct source_run *r = p->run;
+    struct out_slot *slot = f->slot;
+    f->slot = NULL;
+    if (f->err && !r->over) {
+        r->why = f->why;
+        stop(p, f->err);
+    }
+    if (r->over || f->err || p->state != PIPELINE_READY) {
+        f->state = FLIGHT_FREE;
+        r->flying--;
+        edge_out_release(slot);
+    } else {
+        f->state = FLIGHT_FLYING;
+        for (int i = 0; i < p->n_edges; i++)
+            if (p->edges[i].from == &p->source) {
+                slot->users++;
+                edge_push(&p->edges[i], slot);
+            }
+        edge_out_release(slot);
+        runner_stats(p, false);
+    }
+    source_kick(p);
+    pipeline_release(p);
+}
+
+static struct out_slot *free_slot(struct pipeline *p)
+{
+    for (int64_t k = 0; k < p->source.depth; k++)
+        if (!p->source.outs[k].busy)
+            return &p->source.outs[k];
+    return NULL;
+}
+
+static void feed(struct pipeline *p)
+{
+    struct source_run *r = p->run;
+    for (int64_t i = 0; i < r->n_flights && !r->over; i++) {
+        struct flight *f = &r->flights[i];
+        while (r->at < r->microbatches && is_done(r->w, r->at))
+            r->at++;
+        struct out_slot *slot = free_slot(p);
+        if (r->at == r->microbatches || !slot)
+            return;
+        if (f->state != FLIGHT_FREE)
+            continue;
+        f->microbatch = r->at++;
+        f->first = r->w->first + f->microbatch * r->w->microbatch;
+        f->count = YK_MIN(r->w->microbatch, r->w->first + r->samples - f->first);
+        int64_t count = p->batch_sym < 0 ? p->full : f->count;
+        const struct pipeline_shapes *at = pipeline_shapes(p, count, &r->why);
+        if (!at) {
+            stop(p, YK_INVAL);
+            return;
+        }
+        f->state = FLIGHT_READING;
+        f->correct = -1;
+        free(f->labels);
+        f->labels = NULL;
+        if (r->w->want_accuracy && data_labelled(r->data))
+            f->labels = yk_xalloc((size_t)f->count * sizeof *f->labels);
+        f->slot = slot;
+        slot->busy = true;
+        slot->users = 1;
+        slot->microbatch = f->microbatch;
+        slot->count = count;
+        slot->t[0].shape = at->shapes.of[p->graph->inputs[0]];
+        r->flying++;
+        p->busy++;
+        worker_post(p->agent->io, read_run, read_done, f);
+    }
+}
+
+/* ---- results ---- */
+
+static bool all_here(struct pipeline *p, int64_t microbatch)
+{
+    for (int i = 0; i < p->n_edges; i++)
+        if (p->edges[i].to == &p->source && !edge_ready(&p->edges[i], microbatch))
+            return false;
+    return true;
+}
+
+static void consume(struct pipeline *p, int64_t microbatch)
+{
+    for (int i = 0; i < p->n_edges; i++) {
+        struct in_slot *s = p->edges[i].to == &p->source ? edge_ready(&p->edges[i], microbatch) : NULL;
+        if (s)
+            edge_consumed(s);
+    }
+}
+
+/* How many of the samples have their label as the largest entry of the first output. */
+static int64_t count_correct(struct pipeline *p, const struct flight *f)
+{
+    const struct stage_input *in = &p->source.inputs[0];
+    if (!f->labels || !in->edge)
+        return -1;
+    const struct tensor *t = &edge_ready(in->edge, f->microbatch)->t[in->position];
+    int64_t n = shape_count(&t->shape);
+    if (t->shape.dtype != DT_F32 || t->shape.rank < 2 || t->shape.dims[0] < f->count || n <= 0)
+        return -1;
+    int64_t classes = n / t->shape.dims[0], correct = 0;
+    const float *x = t->data;
+    for (int64_t i = 0; i < f->count; i++, x += classes) {
+        int64_t best = 0;
+        for (int64_t c = 1; c < classes; c++)
+            if (x[c] > x[best])
+                best = c;
+        correct += best == f->labels[i];
+    }
+    return correct;
+}
+
+static void landed(struct pipeline *p, struct flight *f)
+{
+    consume(p, f->microbatch);
+    f->state = FLIGHT_FREE;
+    p->run->flying--;
+}
+
+static void free_result(struct pipeline *p, struct flight *f)
+{
+    for (int32_t i = 0; f->tensors && i < p->graph->n_outputs; i++)
+        free(f->tensors[i].dims.at);
+    free(f->tensors);
+    free(f->iov);
+    f->tensors = NULL;
+    f->iov = NULL;
+}
+
+static void on_sent(void *arg, yk_err err, size_t bytes)
+{
+    (void)bytes;
+    struct flight *f = arg;
+    struct pipeline *p = f->p;
+    free_result(p, f);
+    if (err && p->state == PIPELINE_READY)
+        f->state = FLIGHT_FLYING; /* once more when the connection is back */
+    else
+        landed(p, f);
+    source_kick(p);
+    pipeline_release(p);
+}
+
+/* The outputs at 64-byte steps, without the rows that only filled up a fixed batch. */
+static yk_err send_outputs(struct pipeline *p, struct flight *f, struct wire_result *w)
+{
+    static const uint8_t padding[ALIGN];
+    int32_t n = p->graph->n_outputs;
+    int n_iov = 0;
+    int64_t offset = 0;
+    f->tensors = yk_xalloc((size_t)n * sizeof *f->tensors);
+    f->iov = yk_xalloc(2 * (size_t)n * sizeof *f->iov);
+    for (int32_t i = 0; i < n; i++) {
+        const struct stage_input *in = &p->source.inputs[i];
+        if (!in->edge) {
+            free_result(p, f);
+            return YK_UNSUPPORTED;
+        }
+        struct tensor t = edge_ready(in->edge, f->microbatch)->t[in->position];
+        if (p->batch_sym < 0 && t.shape.rank > 0 && t.shape.dims[0] == p->full)
+            t.shape.dims[0] = f->count;
+        struct wire_tensor *o = &f->tensors[i];
+        o->value = p->graph->outputs[i];
+        o->dtype = dtype_name(t.shape.dtype);
+        o->dims.n = (size_t)t.shape.rank;
+        o->dims.at = yk_xalloc(YK_MAX_RANK * sizeof *o->dims.at);
+        memcpy(o->dims.at, t.shape.dims, o->dims.n * sizeof *o->dims.at);
+        o->codec = "raw";
+        o->offset = offset;
+        o->bytes = shape_bytes(&t.shape);
+        int64_t pad = (ALIGN - o->bytes % ALIGN) % ALIGN;
+        if (o->bytes)
+            f->iov[n_iov++] = (struct net_iov){t.data, (size_t)o->bytes};
+        if (pad)
+            f->iov[n_iov++] = (struct net_iov){padding, (size_t)pad};
+        offset += o->bytes + pad;
+    }
+    w->tensors.at = f->tensors;
+    w->tensors.n = (size_t)n;
+    f->state = FLIGHT_SENDING;
+    p->busy++;
+    yk_err err = blob_result(p->agent, w, f->iov, n_iov, on_sent, f);
+    if (err) {
+        f->state = FLIGHT_FLYING;
+        free_result(p, f);
+        p->busy--; /* was not the last: the caller holds the pipeline */
+    }
+    return err;
+}
+
+static void collect(struct pipeline *p, struct flight *f)
+{
+    struct source_run *r = p->run;
+    if (r->over) {
+        landed(p, f);
+        return;
+    }
+    if (r->w->want_accuracy && f->correct < 0)
+        f->correct = count_correct(p, f);
+    struct wire_result w = {.generation = p->generation,
+        .job = r->w->job,
+        .microbatch = f->microbatch,
+        .first = f->first,
+        .count = f->count,
+        .correct = f->correct};
+    if (!r->w->want_outputs) {
+        if (control_send(p->agent, WIRE_TYPE_result, &w) == YK_OK)
+            landed(p, f); /* else it stays until yoked is there again */
+        return;
+    }
+    yk_err err = send_outputs(p, f, &w);
+    if (err == YK_UNSUPPORTED) {
+        yk_fail(&r->why, err, "an output of the model is one of its inputs; ask for no outputs");
+        stop(p, err);
+    }
+}
+
+void source_kick(struct pipeline *p)
+{
+    struct source_run *r = p->run;
+    if (!r || r->kicking) {
+        if (r)
+            r->again = true;
+        return;
+    }
+    r->kicking = true;
+    do {
+        r->again = false;
+        for (int64_t i = 0; i < r->n_flights; i++) {
+            struct flight *f = &r->flights[i];
+            if (f->state == FLIGHT_FLYING && p->state != PIPELINE_READY) {
+                f->state = FLIGHT_FREE; /* what flew is lost with the pipeline */
+                r->flying--;
+            } else if (f->state == FLIGHT_FLYING && all_here(p, f->microbatch)) {
+                collect(p, f);
+            }
+        }
+        if (r->open && !r->over && p->state == PIPELINE_READY)
+            feed(p);
+        if (r->open && !r->over && r->at == r->microbatches && !r->flying)
+            stop(p, YK_OK);
+    } while (r->again);
+    r->kicking = false;
+    maybe_end(p);
+}
+
+void source_retry(struct agent *a)
+{
+    for (struct pipeline *p = a->pipelines, *next; p; p = next) {
+        next = p->next;
+        if (!p->run)
+            continue;
+        if (p->run->over && !p->run->reported)
+            report(p);
+        source_kick(p);
+    }
+}
