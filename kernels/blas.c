@@ -18,7 +18,7 @@
 
 #define CHUNK_BYTES (2 << 20) /* patch matrix of one chunk */
 #define CHUNK_MIN 64          /* output pixels */
-#define TILE_FLOPS 8e6        /* about 0.1 ms */
+#define TILE_FLOPS 4e6 /* about 50 us */
 #define TILES_MAX 16          /* of one product: enough for the threads of a phone or a desktop */
 
 /* How a product of m x n is cut into tiles. */
@@ -90,7 +90,7 @@ static void plan_conv(const struct conv_dims *d, struct conv_plan *p)
     p->direct = true;
     for (int i = 0; i < 3; i++)
         p->direct = p->direct && d->k[i] == 1 && d->stride[i] == 1 && d->pad_begin[i] == 0 && d->pad_end[i] == 0;
-    int64_t most = YK_MAX(CHUNK_BYTES / (int64_t)sizeof(float) / p->k, CHUNK_MIN);
+    int64_t most = YK_MAX(CHUNK_BYTES / (int64_t)sizeof(float) / (p->k * d->group), CHUNK_MIN);
     int64_t chunks = p->direct ? 1 : YK_MAX(ceil_div(p->pixels, most), 1);
     p->chunk = chunks == 1 ? p->pixels : ceil_div(ceil_div(p->pixels, chunks), 16) * 16;
 }
@@ -100,7 +100,7 @@ struct conv_job {
     struct conv_plan p;
     struct conv_epilogue e;
     struct grid grid;
-    int64_t image, group, first, count; /* of the chunk */
+    int64_t image, first, count; /* of the chunk */
     float *patches;
     bool own_patches; /* a tile makes the patches of its columns */
 };
@@ -143,18 +143,18 @@ static void patch_row(const struct conv_plan *p, const float *x, int64_t r, int6
     }
 }
 
-static const float *group_input(const struct conv_job *j)
+static const float *group_input(const struct conv_job *j, int64_t group)
 {
     const struct conv_dims *d = &j->p.d;
     int64_t plane = d->in[0] * d->in[1] * d->in[2];
-    return (const float *)j->c->in[0].data + (j->image * d->c + j->group * (d->c / d->group)) * plane;
+    return (const float *)j->c->in[0].data + (j->image * d->c + group * (d->c / d->group)) * plane;
 }
 
 static void patch_piece(void *arg, int64_t begin, int64_t end)
 {
     const struct conv_job *j = arg;
     for (int64_t r = begin; r < end; r++)
-        patch_row(&j->p, group_input(j), r, j->first, j->count, j->patches + r * j->count);
+        patch_row(&j->p, group_input(j, 0), r, j->first, j->count, j->patches + r * j->count);
 }
 
 static void conv_tile(void *arg, int64_t i, int thread)
@@ -162,19 +162,20 @@ static void conv_tile(void *arg, int64_t i, int thread)
     (void)thread;
     const struct conv_job *j = arg;
     const struct conv_plan *p = &j->p;
-    struct tile t = tile_of(&j->grid, i);
-    int64_t oc = j->group * p->rows + t.m0;
+    int64_t tiles = j->grid.nm * j->grid.nn, group = i / tiles;
+    struct tile t = tile_of(&j->grid, i % tiles);
+    int64_t oc = group * p->rows + t.m0;
     const float *w = (const float *)j->c->in[1].data + oc * p->k, *b;
     int64_t at = (j->image * p->d.oc + oc) * p->pixels + j->first + t.n0, ldb;
     float *y = (float *)j->c->out[0].data + at;
     if (p->direct) {
-        b = group_input(j) + t.n0;
+        b = group_input(j, group) + t.n0;
         ldb = p->pixels;
     } else if (j->own_patches) {
         /* The tile's columns as a dense block of the workspace. */
-        float *block = j->patches + t.n0 * p->k;
+        float *block = j->patches + (group * j->count + t.n0) * p->k;
         for (int64_t r = 0; r < p->k; r++)
-            patch_row(p, group_input(j), r, j->first + t.n0, t.n, block + r * t.n);
+            patch_row(p, group_input(j, group), r, j->first + t.n0, t.n, block + r * t.n);
         b = block;
         ldb = t.n;
     } else {
@@ -195,15 +196,16 @@ static yk_err run_conv(struct host_call *c)
         return err;
     plan_conv(&d, &j.p);
     for (j.image = 0; j.image < d.n; j.image++)
-        for (j.group = 0; j.group < d.group; j.group++)
-            for (j.first = 0; j.first < j.p.pixels; j.first += j.p.chunk) {
-                j.count = YK_MIN(j.p.chunk, j.p.pixels - j.first);
-                j.grid = grid_of(j.p.rows, j.count, j.p.k);
-                j.own_patches = j.grid.nm == 1;
-                if (!j.p.direct && !j.own_patches)
-                    host_split(c, j.p.k, YK_MAX(j.count / 4, 1), patch_piece, &j);
-                pool_run(c->pool, j.grid.nm * j.grid.nn, conv_tile, &j);
-            }
+        for (j.first = 0; j.first < j.p.pixels; j.first += j.p.chunk) {
+            j.count = YK_MIN(j.p.chunk, j.p.pixels - j.first);
+            j.grid = grid_of(j.p.rows, j.count, j.p.k);
+            if (d.group > 1) /* groups are tiles already: each makes its own patches */
+                j.grid = (struct grid){j.p.rows, j.count, j.p.rows, j.count, 1, 1};
+            j.own_patches = j.grid.nm == 1;
+            if (!j.p.direct && !j.own_patches)
+                host_split(c, j.p.k, YK_MAX(j.count / 4, 1), patch_piece, &j);
+            pool_run(c->pool, d.group * j.grid.nm * j.grid.nn, conv_tile, &j);
+        }
     return YK_OK;
 }
 
@@ -235,7 +237,7 @@ static void sizes_conv(const struct op_ctx *c, struct backend_form *f)
     conv_right_align(&d);
     plan_conv(&d, &p);
     if (!p.direct)
-        f->workspace_bytes = p.k * p.chunk * (int64_t)sizeof(float);
+        f->workspace_bytes = d.group * p.k * p.chunk * (int64_t)sizeof(float);
 }
 
 /* ---- Gemm, MatMul ---- */

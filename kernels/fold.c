@@ -1,6 +1,6 @@
 #include "kernels/fold.h"
 
-#include "kernels/host.h"
+#include "kernels/ref.h"
 
 #include <stdlib.h>
 #include <string.h>

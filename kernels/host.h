@@ -73,9 +73,6 @@ yk_err host_read(struct backend *b, const struct backend_buffer *src, void *dst,
 void host_split(
     struct host_call *c, int64_t count, int64_t cost, void (*fn)(void *arg, int64_t begin, int64_t end), void *arg);
 
-/* The reference kernel of a node (forms "ref@..."), NULL if the op has none: for fold and the fake backend. */
-const struct host_kernel *ref_kernel(const struct node *node);
-
 extern const struct backend_ops backend_ref, backend_simd, backend_blas, backend_fake;
 
 #endif

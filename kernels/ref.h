@@ -9,6 +9,9 @@
 
 extern const struct host_rows ref_math, ref_move, ref_index, ref_reduce, ref_norm, ref_conv, ref_pool, ref_gemm;
 
+/* The reference kernel of a node (form "ref@generic"), NULL if the op has none. */
+const struct host_kernel *ref_kernel(const struct node *node);
+
 /* Elements of any numeric dtype as double or int64 (uint64 keeps its bits): src[at + i * step] for i < n. */
 void ref_load_d(double *dst, const void *src, enum dtype t, int64_t at, int64_t step, int64_t n);
 void ref_load_i(int64_t *dst, const void *src, enum dtype t, int64_t at, int64_t step, int64_t n);

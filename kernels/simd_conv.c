@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Outputs whose tap lies inside a row: at * stride + shift in [0, in). */
-static void inside(int64_t shift, int64_t stride, int64_t in, int64_t out, int64_t *lo, int64_t *hi)
+static inline void inside(int64_t shift, int64_t stride, int64_t in, int64_t out, int64_t *lo, int64_t *hi)
 {
     *lo = shift < 0 ? (-shift + stride - 1) / stride : 0;
     *hi = in - shift > 0 ? (in - shift - 1) / stride + 1 : 0;
@@ -15,7 +15,7 @@ static void inside(int64_t shift, int64_t stride, int64_t in, int64_t out, int64
     *lo = YK_MIN(*lo, *hi);
 }
 
-SIMD_CLONES static void row_axpy(float *restrict y, const float *restrict x, float w, int64_t stride, int64_t n)
+static inline void row_axpy(float *restrict y, const float *restrict x, float w, int64_t stride, int64_t n)
 {
     if (stride == 1)
         for (int64_t i = 0; i < n; i++)
@@ -28,7 +28,19 @@ SIMD_CLONES static void row_axpy(float *restrict y, const float *restrict x, flo
             y[i] += w * x[stride * i];
 }
 
-SIMD_CLONES static void row_max(float *restrict y, const float *restrict x, int64_t stride, int64_t n)
+/* Three taps in one pass; the same additions in the same order as three row_axpy. */
+static inline void row_axpy3(float *restrict y, const float *restrict x, const float *w, int64_t stride, int64_t n)
+{
+    float w0 = w[0], w1 = w[1], w2 = w[2];
+    if (stride == 1)
+        for (int64_t i = 0; i < n; i++)
+            y[i] = y[i] + w0 * x[i] + w1 * x[i + 1] + w2 * x[i + 2];
+    else
+        for (int64_t i = 0; i < n; i++)
+            y[i] = y[i] + w0 * x[2 * i] + w1 * x[2 * i + 1] + w2 * x[2 * i + 2];
+}
+
+static inline void row_max(float *restrict y, const float *restrict x, int64_t stride, int64_t n)
 {
     if (stride == 1)
         for (int64_t i = 0; i < n; i++)
@@ -49,7 +61,8 @@ struct conv_job {
 };
 
 /* Input row for output row (a, b) and taps (ka, kb); NULL outside. */
-static const float *input_row(const struct conv_dims *d, const float *x, int64_t a, int64_t b, int64_t ka, int64_t kb)
+static inline const float *input_row(
+    const struct conv_dims *d, const float *x, int64_t a, int64_t b, int64_t ka, int64_t kb)
 {
     int64_t i = a * d->stride[0] + ka * d->dilation[0] - d->pad_begin[0];
     int64_t j = b * d->stride[1] + kb * d->dilation[1] - d->pad_begin[1];
@@ -58,32 +71,63 @@ static const float *input_row(const struct conv_dims *d, const float *x, int64_t
     return x + (i * d->in[1] + j) * d->in[2];
 }
 
+/* What one row of taps adds to one output row. */
+static inline void add_row(const struct conv_dims *d, float *row, const float *from, const float *w)
+{
+    int64_t lo, hi, stride = d->stride[2];
+    if (d->k[2] == 3 && d->dilation[2] == 1 && stride <= 2) {
+        /* Columns that see all three taps go in one pass, the few at the ends tap by tap. */
+        int64_t first, last, shift = -d->pad_begin[2];
+        inside(shift, stride, d->in[2], d->out[2], &first, &hi);
+        inside(shift + 2, stride, d->in[2], d->out[2], &lo, &last);
+        if (first < last) {
+            row_axpy3(row + first, from + first * stride + shift, w, stride, last - first);
+            for (int64_t i = 0; i < d->out[2]; i++) {
+                if (i == first)
+                    i = last;
+                for (int64_t kc = 0; i < d->out[2] && kc < 3; kc++) {
+                    int64_t at = i * stride + kc + shift;
+                    if (at >= 0 && at < d->in[2])
+                        row[i] += w[kc] * from[at];
+                }
+            }
+            return;
+        }
+    }
+    for (int64_t kc = 0; kc < d->k[2]; kc++) {
+        int64_t shift = kc * d->dilation[2] - d->pad_begin[2];
+        inside(shift, stride, d->in[2], d->out[2], &lo, &hi);
+        row_axpy(row + lo, from + lo * stride + shift, w[kc], stride, hi - lo);
+    }
+}
+
+SIMD_CLONES static void depthwise_plane(const struct conv_dims *d, float *y, const float *x, const float *taps)
+{
+    memset(y, 0, (size_t)(d->out[0] * d->out[1] * d->out[2]) * sizeof(float));
+    for (int64_t a = 0; a < d->out[0]; a++)
+        for (int64_t b = 0; b < d->out[1]; b++) {
+            float *row = y + (a * d->out[1] + b) * d->out[2];
+            const float *w = taps;
+            for (int64_t ka = 0; ka < d->k[0]; ka++)
+                for (int64_t kb = 0; kb < d->k[1]; kb++, w += d->k[2]) {
+                    const float *from = input_row(d, x, a, b, ka, kb);
+                    if (from)
+                        add_row(d, row, from, w);
+                }
+        }
+}
+
 static void depthwise_piece(void *arg, int64_t begin, int64_t end)
 {
     const struct conv_job *j = arg;
     const struct conv_dims *d = &j->d;
     int64_t in_plane = d->in[0] * d->in[1] * d->in[2], out_plane = d->out[0] * d->out[1] * d->out[2];
-    int64_t taps = d->k[0] * d->k[1] * d->k[2], lo, hi;
+    int64_t taps = d->k[0] * d->k[1] * d->k[2];
     for (int64_t p = begin; p < end; p++) {
         int64_t n = p / d->oc, oc = p % d->oc;
         const float *x = (const float *)j->c->in[0].data + (n * d->c + oc / (d->oc / d->group)) * in_plane;
-        const float *w0 = (const float *)j->c->in[1].data + oc * taps;
         float *y = (float *)j->c->out[0].data + p * out_plane;
-        memset(y, 0, (size_t)out_plane * sizeof(float));
-        for (int64_t a = 0; a < d->out[0]; a++)
-            for (int64_t b = 0; b < d->out[1]; b++) {
-                float *row = y + (a * d->out[1] + b) * d->out[2];
-                const float *w = w0;
-                for (int64_t ka = 0; ka < d->k[0]; ka++)
-                    for (int64_t kb = 0; kb < d->k[1]; kb++, w += d->k[2]) {
-                        const float *from = input_row(d, x, a, b, ka, kb);
-                        for (int64_t kc = 0; from && kc < d->k[2]; kc++) {
-                            int64_t shift = kc * d->dilation[2] - d->pad_begin[2];
-                            inside(shift, d->stride[2], d->in[2], d->out[2], &lo, &hi);
-                            row_axpy(row + lo, from + lo * d->stride[2] + shift, w[kc], d->stride[2], hi - lo);
-                        }
-                    }
-            }
+        depthwise_plane(d, y, x, (const float *)j->c->in[1].data + oc * taps);
         conv_epilogue_row(&j->epilogue, y, oc, p * out_plane, out_plane);
     }
 }
@@ -104,7 +148,7 @@ static yk_err run_depthwise(struct host_call *c)
     return YK_OK;
 }
 
-static int64_t inside_count(const struct conv_dims *d, int s, int64_t at, bool padded)
+static inline int64_t inside_count(const struct conv_dims *d, int s, int64_t at, bool padded)
 {
     int64_t n = 0;
     for (int64_t k = 0; k < d->k[s]; k++) {
@@ -114,40 +158,44 @@ static int64_t inside_count(const struct conv_dims *d, int s, int64_t at, bool p
     return n;
 }
 
+SIMD_CLONES static void pool_plane(const struct conv_job *j, float *y, const float *x)
+{
+    const struct conv_dims *d = &j->d;
+    int64_t lo, hi, out_plane = d->out[0] * d->out[1] * d->out[2];
+    for (int64_t i = 0; i < out_plane; i++)
+        y[i] = j->max ? -INFINITY : 0;
+    for (int64_t a = 0; a < d->out[0]; a++)
+        for (int64_t b = 0; b < d->out[1]; b++) {
+            float *row = y + (a * d->out[1] + b) * d->out[2];
+            for (int64_t ka = 0; ka < d->k[0]; ka++)
+                for (int64_t kb = 0; kb < d->k[1]; kb++) {
+                    const float *from = input_row(d, x, a, b, ka, kb);
+                    for (int64_t kc = 0; from && kc < d->k[2]; kc++) {
+                        int64_t shift = kc * d->dilation[2] - d->pad_begin[2];
+                        inside(shift, d->stride[2], d->in[2], d->out[2], &lo, &hi);
+                        if (j->max)
+                            row_max(row + lo, from + lo * d->stride[2] + shift, d->stride[2], hi - lo);
+                        else
+                            row_axpy(row + lo, from + lo * d->stride[2] + shift, 1, d->stride[2], hi - lo);
+                    }
+                }
+            if (j->max)
+                continue;
+            int64_t ab = inside_count(d, 0, a, j->include_pad) * inside_count(d, 1, b, j->include_pad);
+            for (int64_t i = 0; i < d->out[2]; i++) {
+                int64_t count = ab * inside_count(d, 2, i, j->include_pad);
+                row[i] = count ? row[i] / (float)count : 0;
+            }
+        }
+}
+
 static void pool_piece(void *arg, int64_t begin, int64_t end)
 {
     const struct conv_job *j = arg;
     const struct conv_dims *d = &j->d;
-    int64_t in_plane = d->in[0] * d->in[1] * d->in[2], out_plane = d->out[0] * d->out[1] * d->out[2], lo, hi;
-    for (int64_t p = begin; p < end; p++) {
-        const float *x = (const float *)j->c->in[0].data + p * in_plane;
-        float *y = (float *)j->c->out[0].data + p * out_plane;
-        for (int64_t i = 0; i < out_plane; i++)
-            y[i] = j->max ? -INFINITY : 0;
-        for (int64_t a = 0; a < d->out[0]; a++)
-            for (int64_t b = 0; b < d->out[1]; b++) {
-                float *row = y + (a * d->out[1] + b) * d->out[2];
-                for (int64_t ka = 0; ka < d->k[0]; ka++)
-                    for (int64_t kb = 0; kb < d->k[1]; kb++) {
-                        const float *from = input_row(d, x, a, b, ka, kb);
-                        for (int64_t kc = 0; from && kc < d->k[2]; kc++) {
-                            int64_t shift = kc * d->dilation[2] - d->pad_begin[2];
-                            inside(shift, d->stride[2], d->in[2], d->out[2], &lo, &hi);
-                            if (j->max)
-                                row_max(row + lo, from + lo * d->stride[2] + shift, d->stride[2], hi - lo);
-                            else
-                                row_axpy(row + lo, from + lo * d->stride[2] + shift, 1, d->stride[2], hi - lo);
-                        }
-                    }
-                if (j->max)
-                    continue;
-                int64_t ab = inside_count(d, 0, a, j->include_pad) * inside_count(d, 1, b, j->include_pad);
-                for (int64_t i = 0; i < d->out[2]; i++) {
-                    int64_t count = ab * inside_count(d, 2, i, j->include_pad);
-                    row[i] = count ? row[i] / (float)count : 0;
-                }
-            }
-    }
+    int64_t in_plane = d->in[0] * d->in[1] * d->in[2], out_plane = d->out[0] * d->out[1] * d->out[2];
+    for (int64_t p = begin; p < end; p++)
+        pool_plane(j, (float *)j->c->out[0].data + p * out_plane, (const float *)j->c->in[0].data + p * in_plane);
 }
 
 static bool claim_pool(const struct op_ctx *c)

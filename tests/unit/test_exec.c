@@ -12,8 +12,8 @@
 
 #include "common/passes.h"
 #include "kernels/fold.h"
-#include "kernels/host.h"
 #include "kernels/profile.h"
+#include "kernels/ref.h"
 #include "tests/graphs.h"
 #include "tests/models.h"
 
