@@ -493,6 +493,6 @@ void profile_device(struct backend *b, double *gflops, double *gbytes_per_s)
         if (ms > 3) /* the next one takes eight times as long */
             break;
     }
-    double ms = time_op(b, "Add", 1024, 1024);
-    *gbytes_per_s = ms > 0 ? 3.0 * 4.0 * 1024 * 1024 / ms / 1e6 : b->ops->host ? copy_gbytes_per_s() : 0;
+    double ms = time_op(b, "Add", 2048, 2048);
+    *gbytes_per_s = ms > 0 ? 3.0 * 4.0 * 2048 * 2048 / ms / 1e6 : b->ops->host ? copy_gbytes_per_s() : 0;
 }

@@ -1,7 +1,8 @@
 /* The reference backend: every op of the table in plain loops. Floats are computed in double and rounded once, sums run
- * in index order, integers wrap. It is the oracle of the other backends and the last one a node falls back to. Split by
- * family: ref_math (elementwise), ref_move (data movement), ref_index (gather, scatter, pad), ref_reduce, ref_norm,
- * ref_conv, ref_pool, ref_gemm. */
+ * in index order, integers wrap. It is the oracle of the other backends and the last one a node falls back to. Its bits
+ * are the same everywhere but for functions of libm (log, sin ...): two libms may differ in the last bit of a double,
+ * which shows in an f32 once in about 2^29 values. Split by family: ref_math (elementwise), ref_move (data movement),
+ * ref_index (gather, scatter, pad), ref_reduce, ref_norm, ref_conv, ref_pool, ref_gemm. */
 #ifndef YK_REF_H
 #define YK_REF_H
 
