@@ -18,7 +18,7 @@
 
 #define CHUNK_BYTES (2 << 20) /* patch matrix of one chunk */
 #define CHUNK_MIN 64          /* output pixels */
-#define TILE_FLOPS 4e6 /* about 50 us */
+#define TILE_FLOPS 4e6        /* about 50 us */
 #define TILES_MAX 16          /* of one product: enough for the threads of a phone or a desktop */
 
 /* How a product of m x n is cut into tiles. */

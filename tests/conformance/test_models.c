@@ -1,7 +1,8 @@
 /* Whole models against PyTorch: outputs within 1e-5 relative of the same net in f64 (PyTorch's own f32 is up to 6e-6
  * away from it), as imported and after the passes. The Fashion-MNIST net
  * is always there; the golden models (tests/golden/make_models.py) are in the folder that YOKE_MODELS names.
- * YOKE_MODELS_SIZE=64 or 224 takes only the image models of that size. */
+ * YOKE_MODELS_SIZE=64 or 224 takes only the image models of that size.
+ * Cut in two anywhere, a model has the bits of the whole: seeded cuts of each, all of them with YOKE_ALL_CUTS=1. */
 #include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +12,7 @@
 
 #include "common/passes.h"
 #include "kernels/fold.h"
+#include "tests/graphs.h"
 #include "tests/models.h"
 
 #define BOUND 1e-5
@@ -122,8 +124,123 @@ static void golden(void **state)
     assert_int_equal(bad, 0);
 }
 
+/* The stage [first, last) at batch n; inputs by value id from `have`, outputs put there. */
+static yk_err run_stage(const struct graph *g, struct backends *b, int32_t first, int32_t last, int64_t n,
+    struct tensor *have, struct yk_diag *why)
+{
+    uint8_t *stage = calloc((size_t)g->n_nodes + 1, 1);
+    int64_t sizes[8] = {n, n, n, n, n, n, n, n};
+    struct graphs_io io = {.n_in = 0};
+    struct exec *e = NULL;
+    for (int32_t i = first; i < last; i++)
+        stage[i] = 1;
+    struct exec_config c = {.graph = g, .in_stage = stage, .max_sizes = sizes, .backends = b};
+    yk_err err = exec_open(&c, &e, why);
+    if (!err)
+        err = graphs_io_init(&io, e, sizes, why);
+    for (int32_t i = 0; !err && i < io.n_in; i++) {
+        const struct tensor *t = &have[exec_plan(e)->in[i]];
+        if (!t->data)
+            err = yk_fail(why, YK_INTERNAL, "'%s' did not cross", g->values[exec_plan(e)->in[i]].name);
+        else
+            memcpy(io.in[i].data, t->data, (size_t)tensor_bytes(t));
+    }
+    if (!err)
+        err = exec_run(e, sizes, io.in, io.out, 0, why);
+    for (int32_t i = 0; !err && i < io.n_out; i++) {
+        have[exec_plan(e)->out[i]] = io.out[i];
+        io.out[i].data = NULL;
+    }
+    graphs_io_fini(&io);
+    exec_close(e);
+    free(stage);
+    return err;
+}
+
+/* Data of the first graph output after running [0, cut) and [cut, end); NULL with why on error. */
+static struct tensor run_two(
+    const struct graph *g, struct backends *b, int32_t cut, int64_t n, const float *x, struct yk_diag *why)
+{
+    struct tensor *have = calloc((size_t)g->n_values, sizeof(*have)), out = {.data = NULL};
+    int64_t sizes[8] = {n, n, n, n, n, n, n, n};
+    struct shapes s;
+    yk_err err = shapes_infer(g, sizes, NULL, &s, why);
+    if (!err) {
+        have[g->inputs[0]] = (struct tensor){s.of[g->inputs[0]], (void *)(uintptr_t)x};
+        shapes_fini(&s);
+        if (cut > 0)
+            err = run_stage(g, b, 0, cut, n, have, why);
+        if (!err && cut < g->n_nodes)
+            err = run_stage(g, b, cut, g->n_nodes, n, have, why);
+    }
+    if (!err) {
+        out = have[g->outputs[0]];
+        have[g->outputs[0]].data = NULL;
+    }
+    have[g->inputs[0]].data = NULL;
+    for (int32_t v = 0; v < g->n_values; v++)
+        free(have[v].data);
+    free(have);
+    return out;
+}
+
+static void cuts(void **state)
+{
+    (void)state;
+    const char *folder = getenv("YOKE_MODELS");
+    static const char *const names[] = {"resnet34_64", "regnet_y_400mf_64", "mobilenet_v2_64", "encoder_2x64"};
+    struct pool *pool[2];
+    struct backends b[2];
+    struct yk_rng r;
+    if (!folder) {
+        print_message("YOKE_MODELS names no folder with golden models: skipped\n");
+        skip();
+    }
+    yk_rng_seed(&r, 11);
+    for (int t = 0; t < 2; t++) {
+        assert_int_equal(pool_open(t + 1, &pool[t], NULL), YK_OK);
+        assert_int_equal(backends_open("auto", pool[t], &b[t], NULL), YK_OK);
+    }
+    for (size_t i = 0; i < YK_COUNT(names); i++) {
+        char path[700];
+        struct yk_diag why = {""};
+        struct graph *g;
+        int64_t nx = 0;
+        snprintf(path, sizeof(path), "%.400s/%s.x.npy", folder, names[i]);
+        float *x = models_npy(path, &nx);
+        snprintf(path, sizeof(path), "%.400s/%s.onnx", folder, names[i]);
+        assert_non_null(x);
+        assert_int_equal(onnx_import(path, &g, NULL, &why), YK_OK);
+        assert_int_equal(passes_infer(g, fold_eval, NULL, &why), YK_OK);
+        struct tensor whole = run_two(g, &b[0], 0, 2, x, &why);
+        assert_non_null(whole.data);
+        int checked = 0;
+        for (int32_t cut = 1; cut < g->n_nodes; cut++) {
+            if (!getenv("YOKE_ALL_CUTS") && yk_rng_below(&r, (uint64_t)g->n_nodes) >= 8)
+                continue;
+            struct tensor two = run_two(g, &b[cut % 2], cut, 2, x, &why);
+            if (!two.data)
+                print_error("%s cut at %d: %s\n", names[i], (int)cut, why.text);
+            assert_non_null(two.data);
+            assert_true(shape_equal(&two.shape, &whole.shape));
+            assert_memory_equal(two.data, whole.data, (size_t)tensor_bytes(&whole));
+            free(two.data);
+            checked++;
+        }
+        print_message("%s: %d cuts\n", names[i], checked);
+        free(whole.data);
+        free(x);
+        graph_close(g);
+    }
+    for (int t = 0; t < 2; t++) {
+        backends_close(&b[t]);
+        pool_close(pool[t]);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(fashion_mnist), cmocka_unit_test(golden)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fashion_mnist), cmocka_unit_test(golden), cmocka_unit_test(cuts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
