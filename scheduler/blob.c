@@ -1,0 +1,275 @@
+#include "scheduler/blob.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct file {
+    char *name;
+    uint8_t *map; /* NULL: not yet */
+    size_t len;
+};
+
+struct entry {
+    uint8_t hash[HASH_BYTES];
+    int32_t file; /* -1: free */
+    int64_t at, bytes;
+};
+
+struct blobs {
+    char *dir;
+    struct file *files;
+    int32_t n_files;
+    struct entry *table; /* open addressing by the hash's own first bytes */
+    size_t cap, n;
+};
+
+const char *blobs_dir(const struct blobs *b)
+{
+    return b->dir;
+}
+
+static yk_err make_dir(const char *path, struct yk_diag *why)
+{
+    if (mkdir(path, 0700) != 0 && errno != EEXIST)
+        return yk_fail(why, yk_err_from_errno(errno), "cannot make %s: %s", path, strerror(errno));
+    return YK_OK;
+}
+
+yk_err blobs_open(const char *dir, struct blobs **out, struct yk_diag *why)
+{
+    yk_err err = make_dir(dir, why);
+    if (err)
+        return err;
+    struct blobs *b = yk_xalloc(sizeof *b);
+    b->dir = yk_xstrdup(dir);
+    b->cap = 1024;
+    b->table = yk_xalloc(b->cap * sizeof *b->table);
+    for (size_t i = 0; i < b->cap; i++)
+        b->table[i].file = -1;
+    *out = b;
+    return YK_OK;
+}
+
+void blobs_close(struct blobs *b)
+{
+    if (!b)
+        return;
+    for (int32_t i = 0; i < b->n_files; i++) {
+        if (b->files[i].map)
+            munmap(b->files[i].map, b->files[i].len);
+        free(b->files[i].name);
+    }
+    free(b->files);
+    free(b->table);
+    free(b->dir);
+    free(b);
+}
+
+static struct entry *slot(const struct blobs *b, const uint8_t *hash)
+{
+    uint64_t key;
+    memcpy(&key, hash, sizeof key);
+    for (size_t i = key & (b->cap - 1);; i = (i + 1) & (b->cap - 1))
+        if (b->table[i].file < 0 || memcmp(b->table[i].hash, hash, HASH_BYTES) == 0)
+            return &b->table[i];
+}
+
+static void grow(struct blobs *b)
+{
+    struct entry *old = b->table;
+    size_t n = b->cap;
+    b->cap *= 2;
+    b->table = yk_xalloc(b->cap * sizeof *b->table);
+    for (size_t i = 0; i < b->cap; i++)
+        b->table[i].file = -1;
+    for (size_t i = 0; i < n; i++)
+        if (old[i].file >= 0)
+            *slot(b, old[i].hash) = old[i];
+    free(old);
+}
+
+void blobs_add(struct blobs *b, const char *hash, const char *file, int64_t at, int64_t bytes)
+{
+    uint8_t key[HASH_BYTES];
+    if (!yk_unhex(hash, HASH_BYTES, key))
+        return;
+    if (b->n * 2 >= b->cap)
+        grow(b);
+    int32_t f = b->n_files;
+    for (int32_t i = b->n_files; i-- > 0 && f == b->n_files && i + 8 > b->n_files;) /* slices come file by file */
+        if (strcmp(b->files[i].name, file) == 0)
+            f = i;
+    if (f == b->n_files) {
+        b->files = yk_xrealloc(b->files, ((size_t)b->n_files + 1) * sizeof *b->files);
+        b->files[b->n_files++] = (struct file){.name = yk_xstrdup(file)};
+    }
+    struct entry *e = slot(b, key);
+    b->n += e->file < 0;
+    memcpy(e->hash, key, HASH_BYTES);
+    e->file = f;
+    e->at = at;
+    e->bytes = bytes;
+}
+
+static struct entry *find(const struct blobs *b, const char *hash)
+{
+    uint8_t key[HASH_BYTES];
+    if (!yk_unhex(hash, HASH_BYTES, key))
+        return NULL;
+    struct entry *e = slot(b, key);
+    return e->file < 0 ? NULL : e;
+}
+
+bool blobs_find(const struct blobs *b, const char *hash, int64_t *bytes)
+{
+    const struct entry *e = find(b, hash);
+    if (e && bytes)
+        *bytes = e->bytes;
+    return e != NULL;
+}
+
+static yk_err map_file(const struct blobs *b, struct file *f, struct yk_diag *why)
+{
+    struct stat st;
+    char *path = yk_xasprintf("%s/%s", b->dir, f->name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    yk_err err = YK_OK;
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        err = yk_fail(why, yk_err_from_errno(errno), "cannot open %s: %s", path, strerror(errno));
+    } else if (st.st_size > 0) {
+        void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (map == MAP_FAILED) {
+            err = yk_fail(why, yk_err_from_errno(errno), "cannot map %s: %s", path, strerror(errno));
+        } else {
+            f->map = map;
+            f->len = (size_t)st.st_size;
+        }
+    }
+    if (fd >= 0)
+        close(fd);
+    free(path);
+    return err;
+}
+
+yk_err blobs_map(struct blobs *b, const char *hash, const uint8_t **data, int64_t *bytes, struct yk_diag *why)
+{
+    struct entry *e = find(b, hash);
+    if (!e)
+        return yk_fail(why, YK_NOTFOUND, "no blob %.16s...", hash);
+    struct file *f = &b->files[e->file];
+    if (!f->map && e->bytes > 0) {
+        yk_err err = map_file(b, f, why);
+        if (err)
+            return err;
+    }
+    if (e->at < 0 || e->bytes < 0 || (uint64_t)e->at + (uint64_t)e->bytes > f->len)
+        return yk_fail(why, YK_IO, "blob file %s/%s is shorter than its index says", b->dir, f->name);
+    *data = f->map ? f->map + e->at : NULL;
+    *bytes = e->bytes;
+    return YK_OK;
+}
+
+/* ---- uploads ---- */
+
+static char *part_path(const struct blobs *b, const char *hash)
+{
+    return yk_xasprintf("%s/%s.part", b->dir, hash);
+}
+
+int64_t blob_part_have(const struct blobs *b, const char *hash)
+{
+    struct stat st;
+    char *path = part_path(b, hash);
+    int64_t have = stat(path, &st) == 0 ? (int64_t)st.st_size : 0;
+    free(path);
+    return have;
+}
+
+static yk_err check_hash(int fd, const char *hash, int64_t total, const char *path, struct yk_diag *why)
+{
+    struct hash h;
+    uint8_t sum[HASH_BYTES], want[HASH_BYTES];
+    void *map = total ? mmap(NULL, (size_t)total, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
+    if (map == MAP_FAILED)
+        return yk_fail(why, yk_err_from_errno(errno), "cannot map %s: %s", path, strerror(errno));
+    hash_init(&h);
+    hash_update(&h, map, (size_t)total);
+    hash_final(&h, sum);
+    if (map)
+        munmap(map, (size_t)total);
+    yk_unhex(hash, HASH_BYTES, want);
+    if (memcmp(sum, want, HASH_BYTES) != 0)
+        return yk_fail(why, YK_FORMAT, "the %lld bytes that came are not the content %.16s...: upload it again",
+            (long long)total, hash);
+    return YK_OK;
+}
+
+static yk_err finish(
+    const struct blobs *b, int fd, const char *hash, int64_t total, const char *path, struct yk_diag *why)
+{
+    char *final = yk_xasprintf("%s/%s", b->dir, hash);
+    yk_err err = check_hash(fd, hash, total, path, why);
+    if (err) {
+        unlink(path);
+    } else if (fsync(fd) != 0 || rename(path, final) != 0) {
+        err = yk_fail(why, yk_err_from_errno(errno), "cannot keep %s: %s", final, strerror(errno));
+    } else {
+        int dir = open(b->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (dir >= 0) {
+            fsync(dir);
+            close(dir);
+        }
+    }
+    free(final);
+    return err;
+}
+
+yk_err blob_part_write(const struct blobs *b, const char *hash, int64_t offset, int64_t total, const void *data,
+    size_t len, bool *complete, struct yk_diag *why)
+{
+    struct stat st;
+    if (len > BLOB_PART_LIMIT)
+        return yk_fail(why, YK_LIMIT, "a part of %zu bytes; the limit is %zu", len, BLOB_PART_LIMIT);
+    if (total < 0 || total > BLOB_LIMIT || offset < 0 || offset > total || (int64_t)len > total - offset)
+        return yk_fail(why, YK_INVAL, "part at %lld of %zu bytes does not fit a content of %lld (limit %lld)",
+            (long long)offset, len, (long long)total, (long long)BLOB_LIMIT);
+    char *path = part_path(b, hash);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    yk_err err = YK_OK;
+    *complete = false;
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        err = yk_fail(why, yk_err_from_errno(errno), "cannot write %s: %s", path, strerror(errno));
+        goto out;
+    }
+    if (offset > st.st_size) {
+        err = yk_fail(why, YK_STATE, "part at %lld, but only %lld bytes are here: go on from there", (long long)offset,
+            (long long)st.st_size);
+        goto out;
+    }
+    for (size_t at = 0; at < len;) {
+        ssize_t n = pwrite(fd, (const uint8_t *)data + at, len - at, (off_t)offset + (off_t)at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            err = yk_fail(why, yk_err_from_errno(errno), "cannot write %s: %s", path, strerror(errno));
+            goto out;
+        }
+        at += (size_t)n;
+    }
+    if (offset + (int64_t)len == total) {
+        err = ftruncate(fd, (off_t)total) == 0 ? finish(b, fd, hash, total, path, why)
+                                               : yk_fail(why, YK_IO, "cannot cut %s: %s", path, strerror(errno));
+        *complete = err == YK_OK;
+    }
+out:
+    if (fd >= 0)
+        close(fd);
+    free(path);
+    return err;
+}

@@ -1,0 +1,31 @@
+/* Content by SHA-256, beside the database: uploads in parts, and slices of files (a model's weights) that agents fetch.
+ * The index is in memory; rows of it are in the store. write and finish block: they are for the store's worker. */
+#ifndef YK_BLOB_H
+#define YK_BLOB_H
+
+#include "common/hash.h"
+
+struct blobs;
+
+#define BLOB_PART_LIMIT ((size_t)4 << 20)
+#define BLOB_LIMIT ((int64_t)64 << 30)
+
+yk_err blobs_open(const char *dir, struct blobs **out, struct yk_diag *why); /* makes dir with mode 0700 */
+void blobs_close(struct blobs *b);
+const char *blobs_dir(const struct blobs *b);
+
+/* A slice that is known: file is relative to dir. Replaces an older entry. */
+void blobs_add(struct blobs *b, const char *hash, const char *file, int64_t at, int64_t bytes);
+bool blobs_find(const struct blobs *b, const char *hash, int64_t *bytes); /* bytes may be NULL */
+/* The bytes, mapped for as long as b is open. YK_NOTFOUND; YK_IO names the file if it is gone or too short. */
+yk_err blobs_map(struct blobs *b, const char *hash, const uint8_t **data, int64_t *bytes, struct yk_diag *why);
+
+/* ---- uploads; any thread, one at a time for one hash ---- */
+/* How many bytes of an unfinished upload are there. */
+int64_t blob_part_have(const struct blobs *b, const char *hash);
+/* Appends a part; offset must not leave a gap. When all of total is there the hash is checked and the file takes its
+ * name: *complete. A wrong hash removes the upload: YK_FORMAT. Errors name what and the limit. */
+yk_err blob_part_write(const struct blobs *b, const char *hash, int64_t offset, int64_t total, const void *data,
+    size_t len, bool *complete, struct yk_diag *why);
+
+#endif

@@ -1,0 +1,642 @@
+/* Generations: loading stages on agents, running the source, taking results, unloading.
+ * A plan of several pipelines makes one generation each; every one is told which microbatches are not its own. */
+#include "scheduler/sched_priv.h"
+
+#include "common/log.h"
+#include "common/metrics.h"
+#include "common/npy.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_OUTPUT_BYTES ((int64_t)1 << 31) /* of one microbatch */
+
+static struct generation *find(struct sched *s, int64_t id)
+{
+    for (struct generation *g = s->generations; g; g = g->next)
+        if (g->id == id)
+            return g;
+    return NULL;
+}
+
+static struct generation_agent *member(struct generation *g, const char *agent)
+{
+    for (int i = 0; i < g->n_agents; i++)
+        if (strcmp(g->agents[i].id, agent) == 0)
+            return &g->agents[i];
+    return NULL;
+}
+
+/* ---- unloading ---- */
+
+static void generation_free(struct sched *s, struct generation *g, bool tell)
+{
+    struct generation **p = &s->generations;
+    while (*p != g)
+        p = &(*p)->next;
+    *p = g->next;
+    struct wire_unload unload = {.term = store_term(s->store), .generation = g->id};
+    for (int i = 0; i < g->n_agents; i++) {
+        struct fleet_agent *a = fleet_find(s->fleet, g->agents[i].id);
+        if (!a)
+            continue;
+        a->reserved_bytes -= g->agents[i].reserved_bytes;
+        a->loaded--;
+        if (tell && a->state == FLEET_ALIVE)
+            fleet_send(a, WIRE_TYPE_unload, &unload);
+        if (tell)
+            fleet_save(a);
+    }
+    plan_free(g->plan);
+    free(g->took);
+    free(g);
+}
+
+void dispatch_drop(struct sched *s, struct job *j)
+{
+    for (struct generation *g = s->generations, *next; g; g = next) {
+        next = g->next;
+        if (g->job != j)
+            continue;
+        if (g->running) {
+            struct fleet_agent *a = fleet_find(s->fleet, g->source);
+            char id[24];
+            snprintf(id, sizeof id, "%lld", (long long)j->id);
+            struct wire_cancel cancel = {.term = store_term(s->store), .generation = g->id, .job = id};
+            if (a && !job_ended(j->state))
+                fleet_send(a, WIRE_TYPE_cancel, &cancel);
+        }
+        generation_free(s, g, true);
+    }
+}
+
+void dispatch_fini(struct sched *s)
+{
+    while (s->generations)
+        generation_free(s, s->generations, false);
+}
+
+void dispatch_agent_lost(struct sched *s, struct fleet_agent *a)
+{
+    for (struct generation *g = s->generations; g;) {
+        if (!member(g, a->id)) {
+            g = g->next;
+            continue;
+        }
+        struct job *j = g->job;
+        char why[128];
+        snprintf(why, sizeof why, "agent %s went away", a->name);
+        jobs_lost(s, j, why);
+        g = s->generations; /* the list has changed */
+    }
+}
+
+/* ---- loading ---- */
+
+struct loading { /* what the load messages of one pipeline are made from */
+    struct sched *sched;
+    struct generation *g;
+    const struct plan_pipeline *line;
+    struct fleet_agent **stage_agent;
+    struct fleet_agent *source;
+    struct cut_edges edges;
+    uint8_t (*tickets)[16];
+    int64_t **values; /* by edge */
+    int32_t *stage_of;
+};
+
+static struct fleet_agent *end_of(const struct loading *l, int32_t stage)
+{
+    return stage < 0 ? l->source : l->stage_agent[stage];
+}
+
+static void fill_edge(
+    const struct loading *l, int32_t i, const struct fleet_agent *self, struct wire_edge *out, const char **urls)
+{
+    const struct cut_edge *e = &l->edges.at[i];
+    struct fleet_agent *from = end_of(l, e->from), *to = end_of(l, e->to);
+    const struct fleet_agent *peer = self == from ? to : from;
+    *out = (struct wire_edge){.id = i,
+        .from = e->from,
+        .to = e->to,
+        .values = {l->values[i], (size_t)e->n_values},
+        .codec = plan_codec_name(plan_codec_of(l->g->plan, l->g->pipeline, e->from, e->to)),
+        .peer = peer->id,
+        .ticket = {l->tickets[i], 16},
+        .credits = l->line->depth};
+    /* The sender dials if the receiver can be dialled; else the receiver does. */
+    bool receiver_listens = to->n_urls > 0;
+    if (from != to && (self == from) == receiver_listens) {
+        *urls = fleet_url(peer, self);
+        out->urls.at = urls;
+        out->urls.n = *urls != NULL;
+    }
+}
+
+static yk_err send_load(const struct loading *l, struct fleet_agent *a)
+{
+    const struct graph *graph = l->g->model->graph;
+    int32_t n_nodes = graph->n_nodes;
+    char job[24];
+    int64_t fixed;
+    snprintf(job, sizeof job, "%lld", (long long)l->g->job->id);
+    struct wire_size *sizes = yk_xalloc(((size_t)graph->n_syms + 1) * sizeof *sizes);
+    struct wire_stage *stages = yk_xalloc(((size_t)l->line->n_stages + 1) * sizeof *stages);
+    struct wire_edge *edges = yk_xalloc(((size_t)l->edges.n + 1) * sizeof *edges);
+    const char **urls = yk_xalloc(((size_t)l->edges.n + 1) * sizeof *urls);
+    int32_t batch = graph_batch_dim(graph, &fixed);
+    for (int32_t i = 0; i < graph->n_syms; i++)
+        sizes[i] = (struct wire_size){graph->syms[i], i == batch ? l->g->plan->microbatch : 1};
+    struct wire_load load = {.term = store_term(l->sched->store),
+        .generation = l->g->id,
+        .job = job,
+        .kind = l->g->job->kind,
+        .graph = l->g->model->graph_hash,
+        .source = l->source->id,
+        .depth = l->line->depth,
+        .timeout_ms = job_state_deadline_ms(JOB_LOADING)};
+    load.sizes.at = sizes;
+    load.sizes.n = (size_t)graph->n_syms;
+    load.stages.at = stages;
+    for (int32_t s = 0; s < l->line->n_stages; s++) {
+        if (l->stage_agent[s] != a)
+            continue;
+        struct wire_stage *st = &stages[load.stages.n++];
+        struct wire_range *ranges = yk_xalloc(((size_t)l->line->stages[s].n_nodes + 1) * sizeof *ranges);
+        for (int32_t r = 0; r < l->line->stages[s].n_nodes; r++)
+            ranges[r] = (struct wire_range){l->line->stages[s].nodes[r].first, l->line->stages[s].nodes[r].last};
+        *st = (struct wire_stage){.index = s, .depth = l->line->depth};
+        st->nodes.at = ranges;
+        st->nodes.n = (size_t)l->line->stages[s].n_nodes;
+        if (l->g->plan->forms) {
+            st->forms.at = yk_xalloc(((size_t)n_nodes + 1) * sizeof *st->forms.at);
+            st->forms.n = (size_t)n_nodes;
+            for (int32_t i = 0; i < n_nodes; i++)
+                st->forms.at[i] = l->stage_of[i] == s ? l->g->plan->forms[i] : "";
+        }
+    }
+    load.edges.at = edges;
+    for (int32_t i = 0; i < l->edges.n; i++)
+        if (end_of(l, l->edges.at[i].from) == a || end_of(l, l->edges.at[i].to) == a) {
+            fill_edge(l, i, a, &edges[load.edges.n], &urls[load.edges.n]);
+            load.edges.n++;
+        }
+    yk_err err = fleet_send(a, WIRE_TYPE_load, &load);
+    for (size_t i = 0; i < load.stages.n; i++) {
+        free(stages[i].nodes.at);
+        free(stages[i].forms.at);
+    }
+    free(sizes);
+    free(stages);
+    free(edges);
+    free(urls);
+    return err;
+}
+
+static yk_err add_member(struct generation *g, struct fleet_agent *a, int64_t bytes, struct yk_diag *why)
+{
+    struct generation_agent *m = member(g, a->id);
+    if (!m) {
+        if (g->n_agents == (int)YK_COUNT(g->agents))
+            return yk_fail(why, YK_LIMIT, "a pipeline over more than %zu agents", YK_COUNT(g->agents));
+        m = &g->agents[g->n_agents++];
+        snprintf(m->id, sizeof m->id, "%s", a->id);
+        a->loaded++;
+    }
+    m->reserved_bytes += bytes;
+    a->reserved_bytes += bytes;
+    return YK_OK;
+}
+
+static yk_err find_edges(struct loading *l, struct yk_diag *why)
+{
+    const struct graph *graph = l->g->model->graph;
+    struct shapes shapes;
+    int64_t fixed, *sizes = yk_xalloc(((size_t)graph->n_syms + 1) * sizeof *sizes);
+    int32_t batch = graph_batch_dim(graph, &fixed);
+    for (int32_t i = 0; i < graph->n_syms; i++)
+        sizes[i] = i == batch ? l->g->plan->microbatch : 1;
+    yk_err err = shapes_infer(graph, sizes, NULL, &shapes, why);
+    free(sizes);
+    if (err)
+        return err;
+    err = plan_stage_of(l->g->plan, l->g->pipeline, graph->n_nodes, l->stage_of, why);
+    if (!err)
+        err = cut_edges_find(graph, &shapes, l->stage_of, l->line->n_stages, &l->edges, why);
+    shapes_fini(&shapes);
+    if (err)
+        return err;
+    l->tickets = yk_xalloc(((size_t)l->edges.n + 1) * sizeof *l->tickets);
+    l->values = yk_xalloc(((size_t)l->edges.n + 1) * sizeof *l->values);
+    for (int32_t i = 0; i < l->edges.n; i++) {
+        const struct cut_edge *e = &l->edges.at[i];
+        net_random(l->sched->net, l->tickets[i], sizeof l->tickets[i]);
+        l->values[i] = yk_xalloc(((size_t)e->n_values + 1) * sizeof **l->values);
+        for (int32_t k = 0; k < e->n_values; k++)
+            l->values[i][k] = e->values[k];
+    }
+    return YK_OK;
+}
+
+static yk_err load_pipeline(struct sched *s, struct generation *g, struct yk_diag *why)
+{
+    struct loading l = {.sched = s, .g = g, .line = &g->plan->pipelines[g->pipeline]};
+    l.source = fleet_find(s->fleet, g->plan->source ? g->plan->source : "");
+    l.stage_agent = yk_xalloc(((size_t)l.line->n_stages + 1) * sizeof *l.stage_agent);
+    l.stage_of = yk_xalloc(((size_t)g->model->graph->n_nodes + 1) * sizeof *l.stage_of);
+    g->took = yk_xalloc(((size_t)l.line->n_stages + 1) * sizeof *g->took);
+    yk_err err = YK_OK;
+    if (!l.source || l.source->state != FLEET_ALIVE)
+        err = yk_fail(why, YK_CLOSED, "source %s is away", g->plan->source ? g->plan->source : "?");
+    if (!err) {
+        snprintf(g->source, sizeof g->source, "%s", l.source->id);
+        err = add_member(g, l.source, 0, why);
+    }
+    for (int32_t k = 0; k < l.line->n_stages && !err; k++) {
+        l.stage_agent[k] = fleet_find(s->fleet, l.line->stages[k].agent);
+        if (!l.stage_agent[k] || l.stage_agent[k]->state != FLEET_ALIVE)
+            err = yk_fail(why, YK_CLOSED, "agent %s is away", l.line->stages[k].agent);
+        else
+            err = add_member(g, l.stage_agent[k], l.line->stages[k].memory_bytes, why);
+    }
+    if (!err)
+        err = find_edges(&l, why);
+    for (int i = 0; i < g->n_agents && !err; i++) {
+        struct fleet_agent *a = fleet_find(s->fleet, g->agents[i].id);
+        err = send_load(&l, a);
+        if (err)
+            yk_fail(why, err, "cannot tell agent %s to load: %s", a->name, yk_err_text(err));
+    }
+    for (int32_t i = 0; l.values && i < l.edges.n; i++)
+        free(l.values[i]);
+    free(l.values);
+    free(l.tickets);
+    cut_edges_fini(&l.edges);
+    free(l.stage_agent);
+    free(l.stage_of);
+    return err;
+}
+
+yk_err dispatch_load(
+    struct sched *s, struct job *j, struct model *m, const struct plan *plan, int64_t plan_id, struct yk_diag *why)
+{
+    for (int32_t i = 0; i < plan->n_pipelines; i++) {
+        struct generation *g = yk_xalloc(sizeof *g);
+        g->id = ++s->next_generation;
+        g->job = j;
+        g->model = m;
+        g->plan = plan_copy(plan);
+        g->plan_id = plan_id;
+        g->pipeline = i;
+        g->next = s->generations;
+        s->generations = g;
+        yk_err err = load_pipeline(s, g, why);
+        if (err) {
+            dispatch_drop(s, j);
+            return err;
+        }
+    }
+    return YK_OK;
+}
+
+/* ---- running ---- */
+
+/* Microbatch ranges that this generation must not run: done ones, and those of other pipelines by share. */
+static int64_t *not_mine(const struct generation *g, size_t *n)
+{
+    const struct job *j = g->job;
+    double before = 0;
+    for (int32_t i = 0; i < g->pipeline; i++)
+        before += g->plan->pipelines[i].share;
+    double after = before + g->plan->pipelines[g->pipeline].share;
+    bool last = g->pipeline + 1 == g->plan->n_pipelines;
+    int64_t first = llround(before * (double)j->microbatches);
+    int64_t end = last ? j->microbatches : llround(after * (double)j->microbatches);
+    int64_t *list = yk_xalloc(((size_t)j->microbatches + 2) * 2 * sizeof *list);
+    *n = 0;
+    for (int64_t i = 0; j->done_map && i < j->microbatches; i++) {
+        if (i >= first && i < end && !job_map_get(j, i))
+            continue;
+        if (*n && list[*n - 1] == i - 1)
+            list[*n - 1] = i;
+        else {
+            list[(*n)++] = i;
+            list[(*n)++] = i;
+        }
+    }
+    return list;
+}
+
+/* count 0: everything that is its own; else the first samples only, to learn how many there are. */
+static yk_err send_run(struct sched *s, struct generation *g, int64_t count)
+{
+    struct job *j = g->job;
+    struct fleet_agent *a = fleet_find(s->fleet, g->source);
+    char id[24];
+    size_t n;
+    int64_t *done = not_mine(g, &n);
+    snprintf(id, sizeof id, "%lld", (long long)j->id);
+    struct wire_run run = {.term = store_term(s->store),
+        .generation = g->id,
+        .job = id,
+        .data = j->data,
+        .blob = j->data_is_blob,
+        .labels = j->labels,
+        .split = j->split ? j->split : "t10k",
+        .mean = {j->mean, (size_t)j->n_mean},
+        .std = {j->std, (size_t)j->n_std},
+        .count = count,
+        .microbatch = j->microbatch,
+        .done = {done, n},
+        .want_outputs = j->want_outputs,
+        .want_accuracy = j->want_accuracy};
+    yk_err err = a ? fleet_send(a, WIRE_TYPE_run, &run) : YK_CLOSED;
+    g->running = !err;
+    free(done);
+    return err;
+}
+
+/* Starts every pipeline of a job. Shares are of the microbatches, so several pipelines need the number of samples
+ * first: then one of them runs a single microbatch, and its run_done brings us here again. */
+static void run_all(struct sched *s, struct job *j)
+{
+    for (struct generation *g = s->generations; g; g = g->next) {
+        if (g->job != j)
+            continue;
+        bool learn = g->plan->n_pipelines > 1 && j->samples == 0;
+        if (send_run(s, g, learn ? j->microbatch : 0)) {
+            jobs_lost(s, j, "the source went away before it started");
+            return;
+        }
+        g->learned = !learn;
+        if (learn)
+            return;
+    }
+}
+
+static void start_running(struct sched *s, struct job *j)
+{
+    for (struct generation *g = s->generations; g; g = g->next)
+        if (g->job == j && g->n_loaded < g->n_agents)
+            return;
+    int64_t now = net_now_us(s->net);
+    j->run_start_us = now;
+    j->run_first_us = j->run_last_us = 0;
+    j->run_count = j->run_first_count = 0;
+    jobs_move(s, j, JOB_RUNNING, "stages are loaded");
+    run_all(s, j);
+}
+
+static bool is_input_error(yk_err err)
+{
+    return err == YK_INVAL || err == YK_FORMAT || err == YK_UNSUPPORTED || err == YK_LIMIT || err == YK_NOTFOUND ||
+           err == YK_PERM;
+}
+
+static void on_loaded(struct sched *s, struct fleet_agent *a, struct generation *g, const struct wire_loaded *m)
+{
+    struct generation_agent *member_ = member(g, a->id);
+    struct job *j = g->job;
+    if (!member_ || !j || j->state != JOB_LOADING)
+        return;
+    if (m->error[0]) {
+        yk_err err = yk_err_from_name(m->error);
+        if (is_input_error(err) && err != YK_NOTFOUND)
+            jobs_fail(s, j, "agent %s: %s", a->name, m->text);
+        else {
+            char why[300];
+            snprintf(why, sizeof why, "agent %.60s could not load: %.200s", a->name, m->text);
+            jobs_lost(s, j, why);
+        }
+        return;
+    }
+    if (member_->loaded)
+        return;
+    member_->loaded = true;
+    g->n_loaded++;
+    jobs_event(s, j->id, "loaded", "%s holds its stages: %.1f MB, %.0f ms, %.1f MB fetched", a->name,
+        (double)m->memory_bytes / 1e6, m->ms, (double)m->fetched_bytes / 1e6);
+    start_running(s, j);
+}
+
+static void on_run_started(struct sched *s, struct generation *g, const struct wire_run_started *m)
+{
+    struct job *j = g->job;
+    struct yk_diag why = {0};
+    if (!j || j->state != JOB_RUNNING)
+        return;
+    bool first = j->samples == 0;
+    if (job_set_samples(j, m->samples, &why)) {
+        jobs_fail(s, j, "%s", why.text);
+        return;
+    }
+    jobs_move(s, j, JOB_RUNNING, "");
+    if (first)
+        jobs_event(s, j->id, "started", "%lld samples, %lld microbatches of %lld", (long long)j->samples,
+            (long long)j->microbatches, (long long)j->microbatch);
+    if (j->samples == 0)
+        jobs_finish(s, j);
+}
+
+static void on_run_done(struct sched *s, struct fleet_agent *a, struct generation *g, const struct wire_run_done *m)
+{
+    struct job *j = g->job;
+    if (m->error[0] && is_input_error(yk_err_from_name(m->error)))
+        jobs_fail(s, j, "agent %s: %s", a->name, m->text);
+    else if (m->error[0])
+        jobs_lost(s, j, m->text);
+    else if (!g->learned)
+        run_all(s, j);
+}
+
+/* A result counts once, whoever sent it again. Tensors are of the first graph output. */
+static void take_result(
+    struct sched *s, struct generation *g, const struct wire_result *r, const struct shape *shape, const void *data)
+{
+    struct job *j = g->job;
+    int64_t now = net_now_us(s->net);
+    if (!j || j->state != JOB_RUNNING || !j->done_map)
+        return;
+    if (r->microbatch < 0 || r->microbatch >= j->microbatches || job_map_get(j, r->microbatch))
+        return;
+    int64_t first = r->microbatch * j->microbatch, count = YK_MIN(j->microbatch, j->samples - first);
+    if (r->count != count) {
+        jobs_lost(s, j, "the source answered with another number of samples");
+        return;
+    }
+    if (j->want_outputs && data) {
+        int64_t bytes = shape_bytes(shape);
+        if (!j->output_path) {
+            struct yk_buf head = {0};
+            struct shape all = *shape;
+            all.dims[0] = j->samples;
+            j->output_path = yk_xasprintf("%s/job-%lld.npy", blobs_dir(s->blobs), (long long)j->id);
+            if (npy_header(&all, &head) || head.failed) {
+                jobs_fail(s, j, "the output has no .npy form");
+                yk_buf_free(&head);
+                return;
+            }
+            store_write_file(s->store, j->id, j->output_path, 0, head.data, head.len);
+            j->output_header = (int64_t)head.len;
+            yk_buf_free(&head);
+        }
+        if (!j->output_header) { /* after a restart */
+            struct yk_buf head = {0};
+            struct shape all = *shape;
+            all.dims[0] = j->samples;
+            npy_header(&all, &head);
+            j->output_header = (int64_t)head.len;
+            yk_buf_free(&head);
+        }
+        int64_t row = count > 0 ? bytes / count : 0;
+        store_write_file(s->store, j->id, j->output_path, j->output_header + first * row, data, (size_t)bytes);
+    }
+    job_map_set(j, r->microbatch);
+    j->done += count;
+    j->done_microbatches++;
+    if (r->correct >= 0) {
+        j->correct += YK_MIN(r->correct, count);
+        j->labelled += count;
+    }
+    j->losses = 0;
+    j->run_count += count;
+    j->run_last_us = now;
+    if (!j->run_first_us) {
+        j->run_first_us = now;
+        j->run_first_count = count;
+    }
+    j->dirty = true;
+    j->deadline_us = now + job_state_deadline_ms(JOB_RUNNING) * 1000;
+    metrics_add(METRIC_microbatches_total, 1);
+    if (j->done_microbatches == j->microbatches)
+        jobs_finish(s, j);
+}
+
+static void on_stats(struct sched *s, struct fleet_agent *a, struct generation *g, const struct wire_stage_stats *m)
+{
+    const struct plan_pipeline *line = &g->plan->pipelines[g->pipeline];
+    if (m->stage < 0 || m->stage >= line->n_stages || m->microbatches <= 0 || !(m->compute_ms >= 0))
+        return;
+    struct store_stage_time row = {.job = g->job ? g->job->id : 0,
+        .plan = g->plan_id,
+        .pipeline = g->pipeline,
+        .stage = m->stage,
+        .microbatches = m->microbatches,
+        .sent_bytes = m->sent_bytes,
+        .nonfinite = m->nonfinite,
+        .late = m->late,
+        .agent = a->name,
+        .class_name = a->class_name,
+        .compute_ms = m->compute_ms,
+        .wait_ms = m->wait_ms,
+        .send_ms = m->send_ms,
+        .codec_error = m->codec_error};
+    store_put_stage_time(s->store, &row);
+    /* In-job timing beats the profile: what stages take corrects the agent's next predictions. */
+    g->took[m->stage].compute_ms += m->compute_ms;
+    g->took[m->stage].microbatches += m->microbatches;
+    double predicted = line->stages[m->stage].predicted_ms;
+    if (g->took[m->stage].microbatches >= 8 && predicted > 0) {
+        double ratio = g->took[m->stage].compute_ms / (double)g->took[m->stage].microbatches / predicted;
+        double factor = YK_MAX(0.5, YK_MIN(20.0, a->slow_factor * ratio));
+        a->slow_factor += 0.2 * (factor - a->slow_factor);
+        g->took[m->stage].compute_ms = 0;
+        g->took[m->stage].microbatches = 0;
+    }
+}
+
+yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg)
+{
+    struct sched *s = sched;
+    struct generation *g = NULL;
+    switch (msg->type) {
+    case WIRE_TYPE_loaded:
+        if ((g = find(s, msg->as.loaded.generation)))
+            on_loaded(s, a, g, &msg->as.loaded);
+        return YK_OK;
+    case WIRE_TYPE_run_started:
+        if ((g = find(s, msg->as.run_started.generation)) && strcmp(g->source, a->id) == 0)
+            on_run_started(s, g, &msg->as.run_started);
+        return YK_OK;
+    case WIRE_TYPE_result:
+        if ((g = find(s, msg->as.result.generation)) && strcmp(g->source, a->id) == 0)
+            take_result(s, g, &msg->as.result, NULL, NULL);
+        return YK_OK;
+    case WIRE_TYPE_run_done:
+        g = find(s, msg->as.run_done.generation);
+        if (g && g->job->state == JOB_RUNNING && strcmp(g->source, a->id) == 0)
+            on_run_done(s, a, g, &msg->as.run_done);
+        return YK_OK;
+    case WIRE_TYPE_stage_stats:
+        if ((g = find(s, msg->as.stage_stats.generation)) && member(g, a->id))
+            on_stats(s, a, g, &msg->as.stage_stats);
+        return YK_OK;
+    case WIRE_TYPE_stage_failed:
+        g = find(s, msg->as.stage_failed.generation);
+        if (g && g->job && member(g, a->id)) {
+            char why[400];
+            snprintf(why, sizeof why, "agent %.60s: %.300s", a->name, msg->as.stage_failed.text);
+            jobs_lost(s, g->job, why);
+        }
+        return YK_OK;
+    default:
+        return YK_OK; /* of a newer minor */
+    }
+}
+
+/* ---- outputs ---- */
+
+struct output {
+    struct sched *sched;
+    struct wire_msg head; /* owned */
+    struct shape shape;
+    void *data;
+};
+
+static void output_done(void *arg, yk_err err)
+{
+    struct output *o = arg;
+    const struct wire_result *r = &o->head.as.result;
+    struct generation *g = err ? NULL : find(o->sched, r->generation);
+    if (g)
+        take_result(o->sched, g, r, &o->shape, (uint8_t *)o->data + r->tensors.at[0].offset);
+    wire_free(&o->head);
+    free(o->data);
+    free(o);
+}
+
+yk_err dispatch_stream(void *sched, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink)
+{
+    struct sched *s = sched;
+    if (head->type != WIRE_TYPE_result)
+        return YK_STATE;
+    const struct wire_result *r = &head->as.result;
+    const struct wire_tensor *t = r->tensors.n ? &r->tensors.at[0] : NULL;
+    struct generation *g = find(s, r->generation);
+    int64_t total = 0;
+    for (size_t i = 0; i < r->tensors.n; i++) {
+        const struct wire_tensor *k = &r->tensors.at[i];
+        if (k->offset < 0 || k->bytes < 0 || k->offset > MAX_OUTPUT_BYTES || k->bytes > MAX_OUTPUT_BYTES)
+            return YK_LIMIT;
+        total = YK_MAX(total, k->offset + k->bytes);
+    }
+    if (!t || t->dims.n < 1 || t->dims.n > YK_MAX_RANK)
+        return YK_FORMAT;
+    struct output *o = yk_xalloc(sizeof *o);
+    o->sched = s;
+    o->shape = (struct shape){.dtype = dtype_find(t->dtype), .rank = (int)t->dims.n};
+    for (size_t i = 0; i < t->dims.n; i++)
+        o->shape.dims[i] = t->dims.at[i];
+    /* A late result of an older generation is read and dropped. */
+    if ((g && strcmp(g->source, a->id) != 0) || o->shape.dtype == DT_NONE || shape_bytes(&o->shape) != t->bytes ||
+        !(o->data = yk_try_alloc((size_t)total + 1, 1))) {
+        free(o);
+        return YK_FORMAT;
+    }
+    o->head = *head;
+    head->arena = NULL;
+    *sink = (struct chan_sink){.buf = o->data, .len = (size_t)total, .done = output_done, .arg = o};
+    return YK_OK;
+}

@@ -1,0 +1,89 @@
+/* The registry: agents with their connections and leases, links between them, profiles of models. Owned by the loop. */
+#ifndef YK_FLEET_H
+#define YK_FLEET_H
+
+#include "common/chan.h"
+#include "scheduler/store.h"
+#include "scheduler/view.h"
+
+struct fleet;
+
+enum fleet_state { FLEET_AWAY, FLEET_ALIVE };
+
+struct fleet_agent {
+    struct fleet *fleet;
+    struct fleet_agent *next;
+    char id[33], name[64], class_name[16], os[64];
+    enum fleet_state state;
+    struct chan *control; /* NULL: away */
+    struct chan *blob;    /* NULL: not connected */
+    char **urls;
+    int n_urls;
+    int64_t cores, threads, memory_bytes;
+    bool emulated;
+    double gflops, gbytes_per_s; /* of its fastest backend */
+    char backends[160];          /* "blas,ref" */
+    char heat[16];
+    double temperature_celsius, battery_frac, load;
+    bool charging;
+    int64_t memory_available_bytes;
+    double slow_factor;
+    int64_t reserved_bytes; /* of loaded stages */
+    int loaded;             /* generations on it */
+    int64_t last_seen_us;
+};
+
+struct fleet_link { /* directed */
+    struct fleet_link *next;
+    char from[33], to[33]; /* agent ids */
+    double bytes_per_s, latency_ms, cpu_ns_per_byte;
+    bool half_duplex;
+    int64_t measured_us; /* of the loop's clock; 0: only tried */
+    char text[160];      /* why it could not be measured */
+};
+
+struct fleet_on {
+    void (*joined)(void *arg, struct fleet_agent *a);
+    void (*lost)(void *arg, struct fleet_agent *a, const char *why); /* control is gone; a stays known, away */
+    /* Anything that is not the fleet's own business: loaded, run_started, result, run_done, stage_stats, stage_failed.
+     */
+    yk_err (*message)(void *arg, struct fleet_agent *a, struct wire_msg *msg);
+    /* A result stream on the blob connection. */
+    yk_err (*stream)(void *arg, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink);
+    /* Content an agent asks for. */
+    yk_err (*blob)(void *arg, const char *hash, const uint8_t **data, int64_t *bytes, struct yk_diag *why);
+    bool (*quiet)(void *arg); /* nothing runs that a probe would disturb or be disturbed by */
+};
+
+struct fleet_config {
+    struct net *net;
+    struct store *store;
+    int64_t term, lease_ms;
+    int64_t probe_every_ms; /* links are measured again after this; 0: 600000 */
+    const struct fleet_on *on;
+    void *arg;
+};
+
+struct fleet *fleet_open(const struct fleet_config *c);
+void fleet_close(struct fleet *f);
+void fleet_accept(void *fleet, struct net_conn *conn); /* a net_on_accept */
+
+struct fleet_agent *fleet_first(struct fleet *f);                        /* walk with ->next */
+struct fleet_agent *fleet_find(struct fleet *f, const char *name_or_id); /* alive or away; NULL */
+int fleet_alive(const struct fleet *f);
+yk_err fleet_send(struct fleet_agent *a, enum wire_type type, const void *msg); /* YK_CLOSED if away */
+void fleet_save(struct fleet_agent *a);
+/* "tcp://127.0.0.1:4000" as `viewer` reaches `a`. */
+const char *fleet_url(const struct fleet_agent *a, const struct fleet_agent *viewer);
+
+/* True when every pair of alive agents has been measured or tried; else starts what is missing (bounded per minute). */
+bool fleet_links_ready(struct fleet *f);
+
+/* ---- profiles ---- */
+/* True when a has a profile of this graph (or has failed to give one). Else asks for it (once). */
+bool fleet_profile_ready(struct fleet_agent *a, const char *graph, const int64_t *sizes, int n_sizes);
+/* The snapshot for a graph. Away agents are left out. free with view_free. exclude_generation's reservation counts not.
+ */
+struct view *fleet_view(struct fleet *f, const char *graph);
+
+#endif

@@ -1,0 +1,41 @@
+/* What fleet.c, fleet_probe.c and fleet_profile.c share. */
+#ifndef YK_FLEET_PRIV_H
+#define YK_FLEET_PRIV_H
+
+#include "scheduler/fleet.h"
+
+struct fleet_guest;
+struct fleet_profile;
+
+struct fleet {
+    struct fleet_config config;
+    struct fleet_agent *agents;
+    struct fleet_guest *guests;
+    int guests_n;
+    struct net_timer *lease_timer;
+    int64_t saved_us;
+
+    struct fleet_link *links;
+    struct {        /* the one probe that runs */
+        int64_t id; /* 0: none */
+        char from[33], to[33];
+        struct net_timer *timer;
+    } probe;
+    int64_t next_probe;
+    int64_t minute_us;
+    int in_minute;
+
+    struct fleet_profile *profiles;
+    int64_t next_profile;
+};
+
+void fleet_probe_next(struct fleet *f); /* starts a probe if one is due and nothing is disturbed */
+void fleet_probe_result(struct fleet *f, struct fleet_agent *a, const struct wire_probe_result *r);
+void fleet_probe_forget(struct fleet *f, struct fleet_agent *a); /* it is away: its probe ends, its links are stale */
+void fleet_probe_fini(struct fleet *f);
+struct fleet_link *fleet_link_find(struct fleet *f, const char *from, const char *to);
+
+void fleet_profile_result(struct fleet_agent *a, const struct wire_profile_result *r);
+void fleet_profile_fini(struct fleet *f);
+
+#endif

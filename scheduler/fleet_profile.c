@@ -1,0 +1,254 @@
+/* Profiles of models by agent, and the snapshot that the planner gets. */
+#include "scheduler/fleet_priv.h"
+
+#include "common/log.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PROFILE_BUDGET_MS 4000
+#define PROFILE_TIMEOUT_US 60000000
+#define MAX_ROWS 400000
+
+struct profile_row {
+    int32_t node;
+    char form[64];
+    int64_t size;
+    double ms, prepare_ms;
+    int64_t packed_bytes, workspace_bytes;
+};
+
+enum profile_state { PROFILE_ASKED, PROFILE_HERE, PROFILE_FAILED };
+
+/* Of one graph on one agent with these backends. */
+struct fleet_profile {
+    struct fleet_profile *next;
+    char graph[65], agent[33], backends[160];
+    enum profile_state state;
+    int64_t id, asked_us;
+    struct profile_row *rows;
+    int32_t n, cap;
+};
+
+static struct fleet_profile *find(struct fleet *f, const struct fleet_agent *a, const char *graph)
+{
+    for (struct fleet_profile *p = f->profiles; p; p = p->next)
+        if (strcmp(p->graph, graph) == 0 && strcmp(p->agent, a->id) == 0 && strcmp(p->backends, a->backends) == 0)
+            return p;
+    return NULL;
+}
+
+static void add_row(struct fleet_profile *p, const struct profile_row *row)
+{
+    if (p->n >= MAX_ROWS)
+        return;
+    if (p->n == p->cap) {
+        p->cap = p->cap ? 2 * p->cap : 256;
+        p->rows = yk_xrealloc(p->rows, (size_t)p->cap * sizeof *p->rows);
+    }
+    p->rows[p->n++] = *row;
+}
+
+static void from_store(void *arg, const struct store_time *t)
+{
+    struct profile_row row = {.node = t->node,
+        .size = t->size,
+        .ms = t->ms,
+        .prepare_ms = t->prepare_ms,
+        .packed_bytes = t->packed_bytes,
+        .workspace_bytes = t->workspace_bytes};
+    snprintf(row.form, sizeof row.form, "%s", t->form);
+    add_row(arg, &row);
+}
+
+bool fleet_profile_ready(struct fleet_agent *a, const char *graph, const int64_t *sizes, int n_sizes)
+{
+    struct fleet *f = a->fleet;
+    struct fleet_profile *p = find(f, a, graph);
+    int64_t now = net_now_us(f->config.net);
+    if (p && p->state == PROFILE_ASKED && now - p->asked_us > PROFILE_TIMEOUT_US) {
+        log_warn("agent %s gave no profile of graph %.12s in time; its times are estimated", a->name, graph);
+        p->state = PROFILE_FAILED;
+        p->n = 0;
+    }
+    if (p)
+        return p->state != PROFILE_ASKED;
+    p = yk_xalloc(sizeof *p);
+    snprintf(p->graph, sizeof p->graph, "%s", graph);
+    snprintf(p->agent, sizeof p->agent, "%s", a->id);
+    snprintf(p->backends, sizeof p->backends, "%s", a->backends);
+    p->next = f->profiles;
+    f->profiles = p;
+    /* An emulated device may be another one today: its times are asked for again, which costs it nothing. */
+    if (!a->emulated)
+        store_load_profile(f->config.store, graph, a->id, a->backends, from_store, p);
+    if (p->n) {
+        p->state = PROFILE_HERE;
+        return true;
+    }
+    p->id = ++f->next_profile;
+    p->asked_us = now;
+    struct wire_profile ask = {.id = p->id,
+        .term = f->config.term,
+        .graph = graph,
+        .sizes = {(int64_t *)sizes, (size_t)n_sizes},
+        .budget_ms = PROFILE_BUDGET_MS};
+    if (fleet_send(a, WIRE_TYPE_profile, &ask))
+        p->state = PROFILE_FAILED;
+    return p->state != PROFILE_ASKED;
+}
+
+static int by_key(const void *x, const void *y)
+{
+    const struct profile_row *a = x, *b = y;
+    if (a->node != b->node)
+        return a->node < b->node ? -1 : 1;
+    int form = strcmp(a->form, b->form);
+    return form ? form : a->size < b->size ? -1 : a->size > b->size;
+}
+
+static void save(struct fleet *f, struct fleet_profile *p)
+{
+    struct store_time *rows = yk_xalloc(((size_t)p->n + 1) * sizeof *rows);
+    for (int32_t i = 0; i < p->n; i++)
+        rows[i] = (struct store_time){p->rows[i].node, p->rows[i].form, p->rows[i].size, p->rows[i].ms,
+            p->rows[i].prepare_ms, p->rows[i].packed_bytes, p->rows[i].workspace_bytes};
+    store_put_profile(f->config.store, p->graph, p->agent, p->backends, rows, p->n);
+    free(rows);
+}
+
+void fleet_profile_result(struct fleet_agent *a, const struct wire_profile_result *r)
+{
+    struct fleet *f = a->fleet;
+    struct fleet_profile *p = f->profiles;
+    while (p && (p->id != r->id || strcmp(p->agent, a->id) != 0))
+        p = p->next;
+    if (!p || p->state != PROFILE_ASKED)
+        return;
+    p->asked_us = net_now_us(f->config.net);
+    for (size_t i = 0; i < r->times.n; i++) {
+        const struct wire_node_time *t = &r->times.at[i];
+        struct profile_row row = {.node = (int32_t)t->node,
+            .size = t->size,
+            .ms = t->ms,
+            .prepare_ms = t->prepare_ms,
+            .packed_bytes = t->packed_bytes,
+            .workspace_bytes = t->workspace_bytes};
+        if (t->node < 0 || t->node > INT32_MAX || !(t->ms >= 0) || !isfinite(t->ms) || t->size < 1 ||
+            t->packed_bytes < 0 || t->workspace_bytes < 0)
+            continue;
+        snprintf(row.form, sizeof row.form, "%.63s", t->form);
+        add_row(p, &row);
+    }
+    if (r->more)
+        return;
+    if (r->error[0]) {
+        log_warn("agent %s could not profile graph %.12s: %s", a->name, p->graph, r->text);
+        p->state = PROFILE_FAILED;
+        p->n = 0;
+        return;
+    }
+    qsort(p->rows, (size_t)p->n, sizeof *p->rows, by_key);
+    p->state = PROFILE_HERE;
+    save(f, p);
+}
+
+void fleet_profile_fini(struct fleet *f)
+{
+    while (f->profiles) {
+        struct fleet_profile *p = f->profiles;
+        f->profiles = p->next;
+        free(p->rows);
+        free(p);
+    }
+}
+
+/* ---- the snapshot ---- */
+
+static int32_t form_index(struct view *v, const char *name)
+{
+    for (int32_t i = 0; i < v->n_forms; i++)
+        if (strcmp(v->forms[i], name) == 0)
+            return i;
+    v->forms = yk_xrealloc(v->forms, ((size_t)v->n_forms + 1) * sizeof *v->forms);
+    v->forms[v->n_forms] = yk_xstrdup(name);
+    return v->n_forms++;
+}
+
+static int by_index(const void *x, const void *y)
+{
+    const struct view_time *a = x, *b = y;
+    if (a->node != b->node)
+        return a->node < b->node ? -1 : 1;
+    if (a->form != b->form)
+        return a->form < b->form ? -1 : 1;
+    return a->size < b->size ? -1 : a->size > b->size;
+}
+
+static void put_agent(struct fleet *f, struct view *v, struct fleet_agent *a, const char *graph)
+{
+    struct view_agent *to = &v->agents[v->n_agents++];
+    *to = (struct view_agent){.usable = true,
+        .memory_bytes = a->memory_bytes > 0 ? YK_MAX(a->memory_bytes - a->reserved_bytes, (int64_t)1) : 0,
+        .gflops = a->gflops,
+        .gbytes_per_s = a->gbytes_per_s,
+        .slow_factor = a->slow_factor};
+    snprintf(to->id, sizeof to->id, "%s", a->id);
+    snprintf(to->name, sizeof to->name, "%s", a->name);
+    snprintf(to->class_name, sizeof to->class_name, "%s", a->class_name);
+    if (strcmp(a->heat, "critical") == 0 || strcmp(a->heat, "serious") == 0) {
+        to->usable = false;
+        snprintf(to->why_not, sizeof to->why_not, "heat is %s", a->heat);
+    } else if (a->memory_bytes <= 0) {
+        to->usable = false;
+        snprintf(to->why_not, sizeof to->why_not, "memory is unknown, and then nothing is placed there");
+    }
+    struct fleet_profile *p = graph ? find(f, a, graph) : NULL;
+    if (!p || p->state != PROFILE_HERE)
+        return;
+    struct view_time *times = yk_xalloc(((size_t)p->n + 1) * sizeof *times);
+    for (int32_t i = 0; i < p->n; i++)
+        times[i] = (struct view_time){p->rows[i].node, form_index(v, p->rows[i].form), p->rows[i].size, p->rows[i].ms,
+            p->rows[i].prepare_ms, p->rows[i].packed_bytes, p->rows[i].workspace_bytes};
+    qsort(times, (size_t)p->n, sizeof *times, by_index);
+    to->times = times;
+    to->n_times = p->n;
+}
+
+static int32_t agent_index(const struct view *v, const char *id)
+{
+    for (int32_t i = 0; i < v->n_agents; i++)
+        if (strcmp(v->agents[i].id, id) == 0)
+            return i;
+    return -1;
+}
+
+struct view *fleet_view(struct fleet *f, const char *graph)
+{
+    struct view *v = yk_xalloc(sizeof *v);
+    int32_t n = fleet_alive(f), links = 0;
+    v->agents = yk_xalloc(((size_t)n + 1) * sizeof *v->agents);
+    v->forms = yk_xalloc(sizeof *v->forms);
+    for (struct fleet_agent *a = f->agents; a; a = a->next)
+        if (a->state == FLEET_ALIVE)
+            put_agent(f, v, a, graph);
+    for (struct fleet_link *l = f->links; l; l = l->next)
+        links++;
+    v->links = yk_xalloc(((size_t)links + 1) * sizeof *v->links);
+    for (struct fleet_link *l = f->links; l; l = l->next) {
+        int32_t from = agent_index(v, l->from), to = agent_index(v, l->to);
+        if (from < 0 || to < 0)
+            continue;
+        v->links[v->n_links++] = (struct view_link){.from = from,
+            .to = to,
+            .bytes_per_s = l->bytes_per_s,
+            .latency_ms = l->latency_ms,
+            /* A half-duplex pair is one medium, named by its two ends. */
+            .shared = l->half_duplex ? YK_MIN(from, to) * v->n_agents + YK_MAX(from, to) : -1,
+            .cpu_ns_per_byte = l->cpu_ns_per_byte,
+            .origin = l->bytes_per_s > 0 ? VIEW_MEASURED : VIEW_UNKNOWN};
+    }
+    return v;
+}

@@ -1,0 +1,80 @@
+/* Jobs: what a client asked for and how far it is. The table of states says what each waits for, how long, and where it
+ * goes when that is over, so that no state lasts for ever. */
+#ifndef YK_JOB_H
+#define YK_JOB_H
+
+#include "common/plan.h"
+#include "scheduler/solve.h"
+#include "scheduler/store.h"
+
+/* X(NAME, text, deadline_ms, way out when the deadline passes, what it waits for) */
+#define JOB_STATES(X)                                                                      \
+    X(QUEUED, "queued", 60000, FAILED, "its turn")                                         \
+    X(WAITING, "waiting", 60000, FAILED, "an agent that holds its data, or any agent")     \
+    X(PLANNING, "planning", 180000, FAILED, "profiles, links and the solver")              \
+    X(LOADING, "loading", 120000, WAITING, "agents to hold its stages")                    \
+    X(RUNNING, "running", 60000, WAITING, "results (the deadline starts again with each)") \
+    X(DONE, "done", 0, DONE, "nothing")                                                    \
+    X(FAILED, "failed", 0, FAILED, "nothing")                                              \
+    X(CANCELED, "canceled", 0, CANCELED, "nothing")
+
+enum job_state {
+#define X(name, text, deadline, out, what) JOB_##name,
+    JOB_STATES(X)
+#undef X
+};
+
+struct job {
+    struct job *next;
+    int64_t id;
+    enum job_state state;
+    int64_t deadline_us;                   /* of the loop's clock; 0: none */
+    char *kind, *model, *source, *request; /* source: agent name or NULL; request: JSON as it came, normalised */
+    char graph_hash[65];
+    enum solve_objective objective;
+    int64_t batch, microbatch; /* microbatch 0 until planned; never changes afterwards */
+    int64_t deadline_ms;       /* the client's; 0 none */
+    bool codec_allowed[3], pin_first, pin_last;
+    bool want_outputs, want_accuracy;
+    char *data, *labels, *split; /* blob hash or name */
+    bool data_is_blob;
+    double *mean, *std;
+    int n_mean, n_std;
+    struct plan *forced; /* given by the client; NULL */
+    char **forms;        /* fixed at the first plan */
+    int32_t n_forms;
+
+    int64_t samples, microbatches; /* 0 until the source opened the data */
+    uint8_t *done_map;             /* a bit per microbatch */
+    int64_t done, done_microbatches, correct, labelled;
+    char *output_path;                 /* NULL until the first result with tensors */
+    int64_t output_header, output_row; /* bytes of the .npy header and of a sample */
+    int64_t plan_id, replans;
+    int losses;           /* in a row without a result */
+    double run_ms;        /* of finished runs */
+    int64_t run_start_us; /* of the one that runs; 0 */
+    int64_t run_first_us, run_last_us, run_first_count,
+        run_count; /* results of this generation, for the measured step */
+    int64_t created_ms, started_ms, ended_ms;
+    char error[600];
+    bool dirty;
+};
+
+const char *job_state_name(enum job_state s);
+bool job_state_find(const char *name, enum job_state *out);
+bool job_ended(enum job_state s);
+int64_t job_state_deadline_ms(enum job_state s);
+enum job_state job_state_out(enum job_state s);
+const char *job_state_what(enum job_state s);
+
+/* Reads a request ({"kind", "model", "data", ...}); unknown keys are refused by name. The job has no id yet. */
+yk_err job_parse(const char *text, size_t len, struct job **out, struct yk_diag *why);
+void job_free(struct job *j);
+/* The microbatch map for this many samples. YK_LIMIT over 2^28 microbatches. */
+yk_err job_set_samples(struct job *j, int64_t samples, struct yk_diag *why);
+bool job_map_get(const struct job *j, int64_t microbatch);
+void job_map_set(struct job *j, int64_t microbatch);
+void job_to_row(
+    const struct job *j, int64_t now_us, struct store_job *row); /* borrows; forms are joined by the caller */
+
+#endif

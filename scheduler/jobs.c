@@ -1,0 +1,512 @@
+/* The state table at work: what moves a job, and what happens on the way. */
+#include "scheduler/sched_priv.h"
+
+#include "common/log.h"
+#include "common/metrics.h"
+#include "common/npy.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MAX_LOSSES 8 /* in a row without a result between them */
+
+int64_t jobs_now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+struct job *jobs_find(struct sched *s, int64_t id)
+{
+    for (struct job *j = s->jobs; j; j = j->next)
+        if (j->id == id)
+            return j;
+    return NULL;
+}
+
+/* Forms as one text for the row: separated by newlines, which no form has. */
+static char *join_forms(const struct job *j)
+{
+    struct yk_buf b = {0};
+    for (int32_t i = 0; i < j->n_forms; i++)
+        yk_buf_printf(&b, "%s%s", i ? "\n" : "", j->forms[i]);
+    yk_buf_add(&b, "", 1);
+    return b.failed ? yk_xstrdup("") : (char *)b.data;
+}
+
+static void split_forms(struct job *j, const char *text)
+{
+    for (const char *at = text; *at; j->n_forms++) {
+        size_t n = strcspn(at, "\n");
+        j->forms = yk_xrealloc(j->forms, ((size_t)j->n_forms + 1) * sizeof *j->forms);
+        j->forms[j->n_forms] = yk_xasprintf("%.*s", (int)n, at);
+        at += n + (at[n] == '\n');
+    }
+}
+
+void jobs_save(struct sched *s, struct job *j)
+{
+    struct store_job row;
+    char *forms = join_forms(j);
+    job_to_row(j, net_now_us(s->net), &row);
+    row.forms = forms;
+    store_put_job(s->store, &row);
+    free(forms);
+    j->dirty = false;
+}
+
+/* ---- events ---- */
+
+static void waiter_answer(void *arg, yk_err err, char *json)
+{
+    struct sched_waiter *w = arg;
+    w->fn(w->arg, err, err ? yk_err_text(err) : json);
+    free(json);
+    free(w);
+}
+
+static void waiter_wake(struct sched_waiter *w)
+{
+    *w->link = w->next;
+    if (w->next)
+        w->next->link = w->link;
+    net_timer_cancel(w->timer);
+    w->timer = NULL;
+    store_events(w->sched->store, w->job, w->cursor, waiter_answer, w);
+}
+
+static void wake_waiters(struct sched *s, int64_t job)
+{
+    for (struct sched_waiter *w = s->waiters, *next; w; w = next) {
+        next = w->next;
+        if (w->job == job)
+            waiter_wake(w);
+    }
+}
+
+static void on_wait_over(void *arg)
+{
+    struct sched_waiter *w = arg;
+    w->timer = NULL;
+    waiter_wake(w);
+}
+
+struct sched_waiter *sched_events(
+    struct sched *s, int64_t job, int64_t cursor, int64_t wait_ms, sched_on_text fn, void *arg)
+{
+    struct sched_waiter *w = yk_xalloc(sizeof *w);
+    *w = (struct sched_waiter){.sched = s, .job = job, .cursor = cursor, .fn = fn, .arg = arg};
+    /* Event ids rise over all jobs, so a cursor at the newest id means there is nothing yet. */
+    bool wait = wait_ms > 0 && cursor >= s->next_event && jobs_find(s, job);
+    if (!wait) {
+        store_events(s->store, job, cursor, waiter_answer, w);
+        return NULL;
+    }
+    w->next = s->waiters;
+    w->link = &s->waiters;
+    if (w->next)
+        w->next->link = &w->next;
+    s->waiters = w;
+    w->timer = net_timer(s->net, wait_ms * 1000, on_wait_over, w);
+    return w;
+}
+
+void sched_events_cancel(struct sched_waiter *w)
+{
+    if (!w)
+        return;
+    *w->link = w->next;
+    if (w->next)
+        w->next->link = w->link;
+    net_timer_cancel(w->timer);
+    free(w);
+}
+
+void jobs_event(struct sched *s, int64_t job, const char *kind, const char *fmt, ...)
+{
+    char text[700];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    store_put_event(s->store, ++s->next_event, job, jobs_now_ms(), kind, text);
+    log_info("job %lld: %s: %s", (long long)job, kind, text);
+    wake_waiters(s, job);
+}
+
+/* ---- moving ---- */
+
+static void stop_clock(struct sched *s, struct job *j)
+{
+    if (j->run_start_us)
+        j->run_ms += (double)(net_now_us(s->net) - j->run_start_us) / 1e3;
+    j->run_start_us = 0;
+}
+
+static void forget(struct sched *s, struct job *j)
+{
+    for (struct job **p = &s->jobs; *p; p = &(*p)->next)
+        if (*p == j) {
+            *p = j->next;
+            break;
+        }
+    metrics_set(METRIC_jobs_running, sched_jobs_open(s));
+    job_free(j);
+}
+
+void jobs_move(struct sched *s, struct job *j, enum job_state to, const char *reason)
+{
+    enum job_state from = j->state;
+    int64_t deadline = job_state_deadline_ms(to);
+    if (to == JOB_WAITING)
+        deadline = s->config.source_wait_ms;
+    /* A job that goes back and forth while its agents are away keeps the deadline of its first wait. */
+    if (to != JOB_WAITING || from != JOB_PLANNING || !j->deadline_us)
+        j->deadline_us = deadline ? net_now_us(s->net) + deadline * 1000 : 0;
+    j->state = to;
+    if (to == JOB_RUNNING && !j->started_ms)
+        j->started_ms = jobs_now_ms();
+    if (from != to && reason[0])
+        jobs_event(s, j->id, job_state_name(to), "%s", reason);
+    if (job_ended(to)) {
+        stop_clock(s, j);
+        j->ended_ms = jobs_now_ms();
+        metrics_add(to == JOB_DONE ? METRIC_jobs_done_total : METRIC_jobs_failed_total, 1);
+        metrics_observe_us(METRIC_job_seconds, (j->ended_ms - j->created_ms) * 1000);
+        dispatch_drop(s, j);
+    }
+    jobs_save(s, j);
+    if (job_ended(to)) {
+        wake_waiters(s, j->id);
+        forget(s, j);
+    }
+}
+
+void jobs_fail(struct sched *s, struct job *j, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(j->error, sizeof j->error, fmt, args);
+    va_end(args);
+    jobs_move(s, j, JOB_FAILED, j->error);
+}
+
+void jobs_lost(struct sched *s, struct job *j, const char *why)
+{
+    char text[500];
+    snprintf(text, sizeof text, "%s", why);
+    dispatch_drop(s, j);
+    stop_clock(s, j);
+    if (job_ended(j->state))
+        return;
+    snprintf(j->error, sizeof j->error, "%s", text);
+    if (++j->losses > MAX_LOSSES) {
+        jobs_fail(s, j, "given up after %d tries in a row without a result; the last: %s", MAX_LOSSES, text);
+        return;
+    }
+    j->replans++;
+    metrics_add(METRIC_replans_total, 1);
+    j->state = JOB_RUNNING;
+    jobs_move(s, j, JOB_WAITING, text);
+    jobs_step(s, j);
+}
+
+/* The measured time of a step, for v_plan_accuracy: the steady rate between the first and the last result; of a single
+ * result the time since the start. */
+static void put_measured(struct sched *s, struct job *j)
+{
+    int64_t later = j->run_count - j->run_first_count;
+    double ms;
+    if (!j->run_last_us || j->run_count <= 0)
+        return;
+    bool steady = later > 0 && strcmp(j->kind, "batch") == 0;
+    if (steady)
+        ms = (double)(j->run_last_us - j->run_first_us) / 1e3 / (double)later * (double)j->batch;
+    else
+        ms = (double)(j->run_last_us - j->run_start_us) / 1e3 / (double)j->run_count * (double)j->batch;
+    store_put_measured(s->store, j->plan_id, ms, (double)j->run_count / (double)YK_MAX(j->batch, (int64_t)1));
+}
+
+void jobs_finish(struct sched *s, struct job *j)
+{
+    char text[160];
+    put_measured(s, j);
+    stop_clock(s, j);
+    j->error[0] = '\0';
+    if (j->labelled)
+        snprintf(text, sizeof text, "%lld samples in %.0f ms, accuracy %.4f", (long long)j->done, j->run_ms,
+            (double)j->correct / (double)j->labelled);
+    else
+        snprintf(text, sizeof text, "%lld samples in %.0f ms", (long long)j->done, j->run_ms);
+    jobs_move(s, j, JOB_DONE, text);
+}
+
+/* ---- planning ---- */
+
+struct plan_wait {
+    struct sched *s;
+    int64_t job;
+};
+
+static void fix_forms(struct job *j, const struct plan *plan)
+{
+    if (j->n_forms || !plan->forms)
+        return;
+    j->forms = yk_xalloc(((size_t)plan->n_forms + 1) * sizeof *j->forms);
+    for (; j->n_forms < plan->n_forms; j->n_forms++)
+        j->forms[j->n_forms] = yk_xstrdup(plan->forms[j->n_forms]);
+}
+
+static void ranges_text(const struct plan_stage *st, char *out, size_t size)
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (int32_t i = 0; i < st->n_nodes && used + 1 < size; i++) {
+        int n = snprintf(out + used, size - used, "%s%d-%d", i ? "," : "", st->nodes[i].first, st->nodes[i].last);
+        used += n > 0 ? (size_t)n : 0;
+    }
+}
+
+static void record_plan(struct sched *s, struct job *j, const struct plan *plan)
+{
+    struct yk_buf json = {0}, given = {0};
+    struct json_out out;
+    int32_t stages = 0;
+    json_out_init(&out, &json, 0);
+    plan_to_json(plan, &out);
+    yk_buf_add(&json, "", 1);
+    if (j->forced) {
+        json_out_init(&out, &given, 0);
+        plan_to_json(j->forced, &out);
+        yk_buf_add(&given, "", 1);
+    }
+    for (int32_t i = 0; i < plan->n_pipelines; i++)
+        stages += plan->pipelines[i].n_stages;
+    j->plan_id = ++s->next_plan;
+    struct store_plan row = {.id = j->plan_id,
+        .job = j->id,
+        .microbatch = plan->microbatch,
+        .batch = plan->batch,
+        .pipelines = plan->n_pipelines,
+        .stages = stages,
+        .model = plan->model,
+        .graph_hash = plan->graph_hash,
+        .reason = j->replans ? j->error : "first plan",
+        .objective = plan->objective,
+        .plan = json.failed ? "" : (char *)json.data,
+        .given = given.failed ? NULL : (char *)given.data,
+        .bottleneck = plan->bottleneck,
+        .best_single = plan->best_single,
+        .step_ms = plan->step_ms,
+        .cost_ms = plan->cost_ms,
+        .bound_ms = plan->bound_ms,
+        .gap = plan->gap,
+        .best_single_ms = plan->best_single ? plan->best_single_ms : NAN};
+    store_put_plan(s->store, &row);
+    for (int32_t i = 0; i < plan->n_pipelines; i++)
+        for (int32_t k = 0; k < plan->pipelines[i].n_stages; k++) {
+            const struct plan_stage *st = &plan->pipelines[i].stages[k];
+            char nodes[200];
+            ranges_text(st, nodes, sizeof nodes);
+            store_put_stage(s->store, j->plan_id, i, k, st->agent, nodes, st->predicted_ms, st->memory_bytes);
+        }
+    yk_buf_free(&json);
+    yk_buf_free(&given);
+}
+
+static void on_plan(void *arg, yk_err err, const char *why, struct plan *plan)
+{
+    struct plan_wait *w = arg;
+    struct sched *s = w->s;
+    struct job *j = jobs_find(s, w->job);
+    free(w);
+    if (!j || j->state != JOB_PLANNING) {
+        plan_free(plan);
+        return;
+    }
+    if (err) {
+        /* Agents that went away may come back: then there is something to wait for. */
+        if (err == YK_INFEASIBLE && (j->replans || j->done_map)) {
+            snprintf(j->error, sizeof j->error, "%s", why);
+            jobs_move(s, j, JOB_WAITING, "");
+        } else {
+            jobs_fail(s, j, "%s", why);
+        }
+        return;
+    }
+    struct model *m = sched_model_find(s, j->model);
+    struct yk_diag reason = {0};
+    fix_forms(j, plan);
+    j->microbatch = plan->microbatch;
+    record_plan(s, j, plan);
+    jobs_event(s, j->id, "planned", "%.4g ms a step on %d stage%s of pipeline 0, microbatch %lld, bottleneck %s",
+        plan->step_ms, plan->pipelines[0].n_stages, plan->pipelines[0].n_stages == 1 ? "" : "s",
+        (long long)plan->microbatch, plan->bottleneck);
+    jobs_move(s, j, JOB_LOADING, "");
+    if (!m || (err = dispatch_load(s, j, m, plan, j->plan_id, &reason)))
+        jobs_lost(s, j, m ? reason.text : "the model is gone");
+    plan_free(plan);
+}
+
+/* Every agent that a given plan names is alive. */
+static bool forced_alive(struct sched *s, const struct plan *p)
+{
+    for (int32_t i = 0; i < p->n_pipelines; i++)
+        for (int32_t k = 0; k < p->pipelines[i].n_stages; k++) {
+            struct fleet_agent *a = fleet_find(s->fleet, p->pipelines[i].stages[k].agent);
+            if (!a || a->state != FLEET_ALIVE)
+                return false;
+        }
+    return true;
+}
+
+/* The samples of an uploaded set are known from its header. */
+static yk_err count_uploaded(struct sched *s, struct job *j, struct yk_diag *why)
+{
+    const uint8_t *data;
+    int64_t bytes;
+    struct npy npy;
+    yk_err err = blobs_map(s->blobs, j->data, &data, &bytes, why);
+    if (!err)
+        err = npy_parse(data, (size_t)bytes, bytes, &npy, why);
+    if (!err && npy.shape.rank < 1)
+        err = yk_fail(why, YK_INVAL, "the data is a single number, not a set of samples");
+    if (!err && strcmp(j->kind, "infer") == 0)
+        j->batch = npy.shape.dims[0];
+    return err;
+}
+
+static bool source_known(struct sched *s, struct job *j)
+{
+    struct fleet_agent *a = j->source ? fleet_find(s->fleet, j->source) : NULL;
+    return a && a->state == FLEET_ALIVE;
+}
+
+void jobs_step(struct sched *s, struct job *j)
+{
+    if (j->state != JOB_QUEUED && j->state != JOB_WAITING)
+        return;
+    struct model *m = sched_model_find(s, j->model);
+    struct yk_diag why = {0};
+    if (!m) {
+        jobs_fail(s, j, "model '%s' is gone", j->model);
+        return;
+    }
+    if (fleet_alive(s->fleet) == 0)
+        return;
+    /* Data under a data root is on its agent only; uploaded data can go to any. */
+    bool bound = j->source && !j->data_is_blob;
+    if (bound && !source_known(s, j)) {
+        if (j->state == JOB_QUEUED && !fleet_find(s->fleet, j->source)) {
+            jobs_fail(s, j, "source '%s' is not an agent of this fleet (`yoke agents` lists them)", j->source);
+        } else if (j->state == JOB_QUEUED) {
+            snprintf(j->error, sizeof j->error, "source %s, which holds the data, is away", j->source);
+            jobs_move(s, j, JOB_WAITING, j->error);
+        }
+        return;
+    }
+    if (j->data_is_blob && count_uploaded(s, j, &why)) {
+        jobs_fail(s, j, "%s", why.text);
+        return;
+    }
+    if (model_load(m, s->blobs, &why)) {
+        jobs_fail(s, j, "%s", why.text);
+        return;
+    }
+    bool retry = j->replans > 0 || j->done_map;
+    struct planning_request r = {.model = m,
+        .kind = j->kind,
+        .source = source_known(s, j) ? j->source : NULL,
+        .objective = j->objective,
+        .batch = j->batch,
+        .microbatch = j->microbatch,
+        .samples = j->samples,
+        .deadline_ms = retry ? 0 : (double)j->deadline_ms,
+        .codec_allowed = j->codec_allowed,
+        .pin_first = j->pin_first,
+        .pin_last = j->pin_last,
+        .forced = j->forced && (!retry || forced_alive(s, j->forced)) ? j->forced : NULL,
+        .forms = j->n_forms == m->graph->n_nodes ? j->forms : NULL};
+    struct plan_wait *w = yk_xalloc(sizeof *w);
+    *w = (struct plan_wait){s, j->id};
+    snprintf(j->graph_hash, sizeof j->graph_hash, "%s", m->graph_hash);
+    int64_t keep = j->state == JOB_WAITING ? j->deadline_us : 0;
+    jobs_move(s, j, JOB_PLANNING, "");
+    if (keep)
+        j->deadline_us = keep;
+    planning_start(s, &r, on_plan, w);
+    planning_step(s);
+}
+
+void jobs_tick(struct sched *s)
+{
+    int64_t now = net_now_us(s->net);
+    for (struct job *j = s->jobs, *next; j; j = next) {
+        next = j->next;
+        if (j->deadline_us && now > j->deadline_us) {
+            enum job_state out = job_state_out(j->state);
+            char text[700];
+            snprintf(text, sizeof text, "%s for too long, while it waited for %s%s%s", job_state_name(j->state),
+                job_state_what(j->state), j->error[0] ? ": " : "", j->error);
+            if (out == JOB_FAILED)
+                jobs_fail(s, j, "%s", text);
+            else
+                jobs_lost(s, j, text);
+            continue;
+        }
+        if (j->dirty)
+            jobs_save(s, j);
+        jobs_step(s, j);
+    }
+}
+
+/* ---- after a restart ---- */
+
+static void restore_one(void *arg, const struct store_job *row)
+{
+    struct sched *s = arg;
+    struct job *j = NULL;
+    struct yk_diag why = {0};
+    if (job_parse(row->request, strlen(row->request), &j, &why)) {
+        log_error("job %lld cannot be taken up again: %s", (long long)row->id, why.text);
+        return;
+    }
+    j->id = row->id;
+    j->batch = row->batch;
+    j->microbatch = row->microbatch;
+    j->created_ms = row->created_ms;
+    j->started_ms = row->started_ms;
+    j->run_ms = row->run_ms;
+    j->replans = row->replans;
+    j->plan_id = row->plan;
+    split_forms(j, row->forms);
+    if (row->outputs[0])
+        j->output_path = yk_xstrdup(row->outputs);
+    if (row->samples > 0 && row->microbatch > 0 && !job_set_samples(j, row->samples, &why) &&
+        row->done_map_len == (size_t)(j->microbatches + 7) / 8) {
+        memcpy(j->done_map, row->done_map, row->done_map_len);
+        for (int64_t i = 0; i < j->microbatches; i++)
+            if (job_map_get(j, i)) {
+                j->done += YK_MIN(j->microbatch, j->samples - i * j->microbatch);
+                j->done_microbatches++;
+            }
+        j->correct = row->correct;
+        j->labelled = row->labelled;
+    }
+    j->next = s->jobs;
+    s->jobs = j;
+    snprintf(j->error, sizeof j->error, "yoked was restarted");
+    j->replans++;
+    jobs_move(s, j, JOB_WAITING, "yoked was restarted; the job goes on when its agents are back");
+    if (j->done_map && j->done_microbatches == j->microbatches)
+        jobs_finish(s, j);
+}
+
+void jobs_restore(struct sched *s)
+{
+    store_load_jobs(s->store, restore_one, s);
+}

@@ -1,0 +1,284 @@
+/* yoked: reads its configuration, opens the scheduler and REST, and keeps --local-agents running. */
+#include "common/conf.h"
+#include "common/log.h"
+#include "kernels/fold.h"
+#include "scheduler/rest.h"
+
+#include <limits.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct options {
+    char *db, *rest, *listen, *log_file;
+    int64_t local_agents, lease_ms, source_wait_ms;
+    int log_level;
+    struct conf_strs data_roots;
+};
+
+#define KEY(name, kind, otherwise, lo, hi, help, field, choices, value)                      \
+    {                                                                                        \
+        name, kind, otherwise, lo, hi, help, offsetof(struct options, field), choices, value \
+    }
+static const struct conf_key keys[] = {
+    KEY("db", CONF_STR, NULL, 0, 0,
+        "The database; models and outputs stand beside it (default: $STATE_DIRECTORY/yoke.db, else "
+        "$XDG_STATE_HOME/yoke/yoke.db, else ~/.local/state/yoke/yoke.db).",
+        db, NULL, "FILE"),
+    KEY("rest", CONF_STR, "http://127.0.0.1:7711", 0, 0, "Where REST answers; loopback only.", rest, NULL, "URL"),
+    KEY("listen", CONF_STR, "tcp://127.0.0.1:7712", 0, 0, "Where agents join; loopback only while there is no TLS.",
+        listen, NULL, "URL"),
+    KEY("local-agents", CONF_I64, "0", 0, 64, "Agents to run on this machine as child processes.", local_agents, NULL,
+        "N"),
+    KEY("data-root", CONF_STRS, NULL, 0, 0, "A folder that the local agents serve data sets from.", data_roots, NULL,
+        "DIR"),
+    KEY("lease-ms", CONF_DURATION_MS, "6000", 500, 600000, "How long a silent agent is believed alive.", lease_ms, NULL,
+        NULL),
+    KEY("source-wait-ms", CONF_DURATION_MS, "60000", 100, 86400000, "How long a job waits for agents that went away.",
+        source_wait_ms, NULL, NULL),
+    KEY("log-level", CONF_ENUM, "info", 0, 0, "What is logged.", log_level, "error|warn|info|debug", NULL),
+    KEY("log-file", CONF_STR, NULL, 0, 0, "Where to (default: standard error).", log_file, NULL, "FILE"),
+};
+static const struct conf_table table = {
+    "yoked", "usage: yoked [flags]\nThe scheduler of a fleet of yoke-agents.\n", keys, (int)YK_COUNT(keys), NULL};
+
+/* ---- local agents ---- */
+
+#define RESTART_MIN_US 200000
+#define RESTART_MAX_US 10000000
+
+struct child {
+    struct daemon *daemon;
+    int number;
+    pid_t pid; /* 0: not running */
+    int64_t started_us, pause_us;
+    struct net_timer *timer;
+};
+
+struct daemon {
+    struct net *net;
+    struct sched *sched;
+    struct options *o;
+    char agent_path[PATH_MAX], *state_dir;
+    struct child *children;
+    bool stopping;
+};
+
+static void child_start(void *arg)
+{
+    struct child *c = arg;
+    struct daemon *d = c->daemon;
+    char *argv[16], *own[5];
+    char **env = environ;
+    int n = 0, k = 0;
+    c->timer = NULL;
+    own[k++] = yk_xasprintf("--scheduler=%s", sched_url(d->sched));
+    own[k++] = yk_xasprintf("--name=local-%d", c->number);
+    own[k++] = yk_xasprintf("--state=%s/local-%d", d->state_dir, c->number);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    long share = YK_MAX(cores / (long)YK_MAX(d->o->local_agents, (int64_t)1), 1L);
+    own[k++] = yk_xasprintf("--threads=%ld", share);
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    own[k++] = yk_xasprintf("--memory=%lld", (long long)pages * page * 3 / 4 / (long long)d->o->local_agents);
+    argv[n++] = d->agent_path;
+    for (int i = 0; i < k; i++)
+        argv[n++] = own[i];
+    char *roots[8] = {0};
+    for (int i = 0; i < d->o->data_roots.n && i < 8; i++)
+        argv[n++] = roots[i] = yk_xasprintf("--data-root=%s", d->o->data_roots.at[i]);
+    argv[n] = NULL;
+    int code = posix_spawn(&c->pid, d->agent_path, NULL, NULL, argv, env);
+    c->started_us = net_now_us(d->net);
+    if (code) {
+        c->pid = 0;
+        c->pause_us = YK_MIN(YK_MAX(2 * c->pause_us, RESTART_MIN_US), RESTART_MAX_US);
+        log_error("cannot start %s: %s", d->agent_path, strerror(code));
+        c->timer = net_timer(d->net, c->pause_us, child_start, c);
+    }
+    for (int i = 0; i < k; i++)
+        free(own[i]);
+    for (int i = 0; i < 8; i++)
+        free(roots[i]);
+}
+
+static void on_child(void *arg)
+{
+    struct daemon *d = arg;
+    int status;
+    pid_t pid;
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+        for (int64_t i = 0; i < d->o->local_agents; i++) {
+            struct child *c = &d->children[i];
+            if (c->pid != pid)
+                continue;
+            c->pid = 0;
+            if (d->stopping)
+                continue;
+            bool lived = net_now_us(d->net) - c->started_us > 30000000;
+            c->pause_us = lived ? RESTART_MIN_US : YK_MIN(YK_MAX(2 * c->pause_us, RESTART_MIN_US), RESTART_MAX_US);
+            log_warn("local agent %d ended (%s %d); it starts again in %lld ms", c->number,
+                WIFSIGNALED(status) ? "signal" : "exit code",
+                WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), (long long)c->pause_us / 1000);
+            c->timer = net_timer(d->net, c->pause_us, child_start, c);
+        }
+}
+
+static void start_children(struct daemon *d)
+{
+    d->children = yk_xalloc(((size_t)d->o->local_agents + 1) * sizeof *d->children);
+    ssize_t n = readlink("/proc/self/exe", d->agent_path, sizeof d->agent_path - 16);
+    char *slash = n > 0 ? strrchr(d->agent_path, '/') : NULL;
+    snprintf(slash ? slash + 1 : d->agent_path, 16, "yoke-agent");
+    for (int64_t i = 0; i < d->o->local_agents; i++) {
+        d->children[i] = (struct child){.daemon = d, .number = (int)i + 1};
+        child_start(&d->children[i]);
+    }
+}
+
+static void stop_children(struct daemon *d)
+{
+    for (int64_t i = 0; i < d->o->local_agents; i++) {
+        net_timer_cancel(d->children[i].timer);
+        if (d->children[i].pid > 0)
+            kill(d->children[i].pid, SIGTERM);
+    }
+    for (int64_t i = 0; i < d->o->local_agents; i++)
+        if (d->children[i].pid > 0)
+            waitpid(d->children[i].pid, NULL, 0);
+    free(d->children);
+}
+
+/* ---- the daemon ---- */
+
+static void on_stop(void *arg)
+{
+    struct daemon *d = arg;
+    d->stopping = true;
+    log_info("stopping");
+    net_stop(d->net);
+}
+
+/* Where systemd, the desktop or the home says state goes. */
+static char *default_db(void)
+{
+    const char *dir = getenv("STATE_DIRECTORY"), *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    if (dir && dir[0])
+        return yk_xasprintf("%s/yoke.db", dir);
+    if (xdg && xdg[0])
+        return yk_xasprintf("%s/yoke/yoke.db", xdg);
+    if (home && home[0])
+        return yk_xasprintf("%s/.local/state/yoke/yoke.db", home);
+    return NULL;
+}
+
+/* Folders of the path above the last one, as `mkdir -p` does; sched_open makes the last. */
+static void make_parents(const char *path)
+{
+    char *copy = yk_xstrdup(path);
+    for (char *p = copy + 1; *p; p++)
+        if (*p == '/') {
+            *p = '\0';
+            mkdir(copy, 0700);
+            *p = '/';
+        }
+    free(copy);
+}
+
+static bool is_loopback_url(const char *url)
+{
+    const char *host = strstr(url, "://");
+    host = host ? host + 3 : "";
+    return strncmp(host, "127.", 4) == 0 || strncmp(host, "localhost:", 10) == 0 || strncmp(host, "[::1]:", 6) == 0;
+}
+
+static int serve(struct options *o)
+{
+    struct yk_diag why = {0};
+    struct daemon d = {.o = o};
+    struct rest *rest = NULL;
+    char *db = o->db ? yk_xstrdup(o->db) : default_db();
+    yk_err err = YK_OK;
+    if (!db)
+        err = yk_fail(&why, YK_INVAL, "there is no home and no state directory: give --db=FILE");
+    if (!err && !is_loopback_url(o->listen))
+        err =
+            yk_fail(&why, YK_PERM, "--listen=%s is not loopback: without TLS agents join on 127.0.0.1 only", o->listen);
+    if (!err && strncmp(o->rest, "http://127.", 11) != 0 && strncmp(o->rest, "http://localhost:", 17) != 0 &&
+        strncmp(o->rest, "http://[::1]:", 13) != 0)
+        err = yk_fail(
+            &why, YK_PERM, "--rest=%s is not loopback: without TLS and tokens REST answers on 127.0.0.1 only", o->rest);
+    if (!err) {
+        if (!o->db)
+            make_parents(db);
+        err = net_nng_open(&d.net, &why);
+    }
+    struct sched_config c = {.net = d.net,
+        .db = db,
+        .listen_url = o->listen,
+        .threaded = true,
+        .lease_ms = o->lease_ms,
+        .source_wait_ms = o->source_wait_ms,
+        .eval = fold_eval};
+    if (!err)
+        err = sched_open(&c, &d.sched, &why);
+    if (!err)
+        err = rest_open(d.net, o->rest, d.sched, &rest, &why);
+    if (!err) {
+        signal(SIGPIPE, SIG_IGN);
+        net_nng_on_signal(d.net, SIGTERM, on_stop, &d);
+        net_nng_on_signal(d.net, SIGINT, on_stop, &d);
+        net_nng_on_signal(d.net, SIGCHLD, on_child, &d);
+        char *slash = strrchr(db, '/');
+        d.state_dir = slash ? yk_xasprintf("%.*s/agents", (int)(slash - db), db) : yk_xstrdup("agents");
+        if (o->local_agents)
+            mkdir(d.state_dir, 0700);
+        start_children(&d);
+        printf("ready rest=%s listen=%s\n", rest_url(rest), sched_url(d.sched));
+        fflush(stdout);
+        log_info("term %lld, database %s", (long long)store_term(sched_store(d.sched)), db);
+        net_run(d.net);
+        stop_children(&d);
+    } else {
+        fprintf(stderr, "yoked: %s\n", why.text);
+    }
+    rest_close(rest);
+    sched_close(d.sched);
+    net_close(d.net);
+    free(d.state_dir);
+    free(db);
+    return err ? 1 : 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct options o;
+    struct conf_args args;
+    struct yk_diag why = {0};
+    int code = 0;
+    if (conf_parse(&table, argc, argv, &o, &args, &why)) {
+        fprintf(stderr, "yoked: %s\n", why.text);
+        return 2;
+    }
+    if (args.help) {
+        conf_help(&table, stdout);
+    } else if (args.version) {
+        printf("yoked %s\n", YOKE_VERSION);
+    } else if (args.print_config) {
+        conf_print(&table, stdout);
+    } else if (args.n > 0) {
+        fprintf(stderr, "yoked: '%s' is not a flag; `yoked --help` lists them\n", args.at[0]);
+        code = 2;
+    } else if (log_open("yoked", (enum log_level)o.log_level, o.log_file, &why)) {
+        fprintf(stderr, "yoked: %s\n", why.text);
+        code = 1;
+    } else {
+        code = serve(&o);
+        log_close();
+    }
+    conf_fini(&table, &o, &args);
+    return code;
+}

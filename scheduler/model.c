@@ -1,0 +1,212 @@
+#include "scheduler/model.h"
+
+#include "common/onnx.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define ALIGN 64
+
+void model_slices_free(struct model_blob *slices, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        free(slices[i].file);
+    free(slices);
+}
+
+void model_free(struct model *m)
+{
+    if (!m)
+        return;
+    graph_close(m->graph);
+    free(m->name);
+    free(m->inputs);
+    free(m->outputs);
+    free(m);
+}
+
+/* "x float32[N,1,28,28]; ..." */
+static char *describe(const struct graph *g, const int32_t *ids, int32_t n)
+{
+    struct yk_buf b = {0};
+    for (int32_t i = 0; i < n; i++) {
+        const struct value *v = &g->values[ids[i]];
+        yk_buf_printf(&b, "%s%s %s", i ? "; " : "", v->name, dtype_name(v->dtype));
+        for (int k = 0; k < v->rank; k++) {
+            yk_buf_printf(&b, k ? "," : "[");
+            if (v->dims[k].sym >= 0)
+                yk_buf_printf(&b, "%s", g->syms[v->dims[k].sym]);
+            else
+                yk_buf_printf(&b, "%lld", (long long)v->dims[k].value);
+        }
+        yk_buf_printf(&b, v->rank > 0 ? "]" : "");
+    }
+    yk_buf_add(&b, "", 1);
+    return b.failed ? yk_xstrdup("") : (char *)b.data;
+}
+
+static yk_err write_all(int fd, const char *path, const void *data, size_t len, struct yk_diag *why)
+{
+    for (size_t at = 0; at < len;) {
+        ssize_t n = write(fd, (const uint8_t *)data + at, len - at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return yk_fail(why, yk_err_from_errno(errno), "cannot write %s: %s", path, strerror(errno));
+        at += (size_t)n;
+    }
+    return YK_OK;
+}
+
+/* Opens path.part for writing; commit syncs and renames. */
+static int open_part(const char *path, char **part, struct yk_diag *why, yk_err *err)
+{
+    *part = yk_xasprintf("%s.part", path);
+    int fd = open(*part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0)
+        *err = yk_fail(why, yk_err_from_errno(errno), "cannot write %s: %s", *part, strerror(errno));
+    return fd;
+}
+
+static yk_err commit(int fd, const char *part, const char *path, yk_err err, struct yk_diag *why)
+{
+    if (fd >= 0 && !err && fsync(fd) != 0)
+        err = yk_fail(why, yk_err_from_errno(errno), "cannot sync %s: %s", part, strerror(errno));
+    if (fd >= 0 && close(fd) != 0 && !err)
+        err = yk_fail(why, yk_err_from_errno(errno), "cannot close %s: %s", part, strerror(errno));
+    if (!err && rename(part, path) != 0)
+        err = yk_fail(why, yk_err_from_errno(errno), "cannot rename %s: %s", part, strerror(errno));
+    if (err)
+        unlink(part);
+    return err;
+}
+
+static yk_err write_weights(const struct graph *g, const char *path, const char *file, struct model *m,
+    struct model_blob **slices, size_t *n, struct yk_diag *why)
+{
+    static const uint8_t zeros[ALIGN];
+    char *part = NULL;
+    yk_err err = YK_OK;
+    int64_t at = 0;
+    int fd = open_part(path, &part, why, &err);
+    for (int32_t i = 0; i < g->n_values && !err; i++) {
+        const struct value *v = &g->values[i];
+        if (v->kind != VALUE_WEIGHT || !v->data)
+            continue;
+        m->weight_bytes += v->bytes;
+        if (!v->has_hash) /* inline in the skeleton */
+            continue;
+        size_t pad = (size_t)((ALIGN - at % ALIGN) % ALIGN);
+        if ((err = write_all(fd, path, zeros, pad, why)) || (err = write_all(fd, path, v->data, (size_t)v->bytes, why)))
+            break;
+        at += (int64_t)pad;
+        *slices = yk_xrealloc(*slices, (*n + 2) * sizeof **slices);
+        struct model_blob *b = &(*slices)[(*n)++];
+        *b = (struct model_blob){.file = yk_xstrdup(file), .at = at, .bytes = v->bytes};
+        yk_hex(v->hash, sizeof v->hash, b->hash);
+        at += v->bytes;
+    }
+    err = commit(fd, part, path, err, why);
+    free(part);
+    return err;
+}
+
+static yk_err write_skeleton(const struct yk_buf *skeleton, const char *path, struct yk_diag *why)
+{
+    char *part = NULL;
+    yk_err err = YK_OK;
+    int fd = open_part(path, &part, why, &err);
+    if (!err)
+        err = write_all(fd, path, skeleton->data, skeleton->len, why);
+    err = commit(fd, part, path, err, why);
+    free(part);
+    return err;
+}
+
+/* The skeleton as agents see it: read back from its own bytes, which the graph then owns. */
+static void free_backing(void *p)
+{
+    free(p);
+}
+
+static yk_err reopen(const void *bytes, size_t len, struct graph **out, struct yk_diag *why)
+{
+    void *copy = yk_try_alloc(len + 1, 1);
+    if (!copy)
+        return yk_fail(why, YK_NOMEM, "no memory for a graph of %zu bytes", len);
+    memcpy(copy, bytes, len);
+    yk_err err = onnx_import_memory(copy, len, out, NULL, why);
+    if (err) {
+        free(copy);
+    } else {
+        (*out)->backing = copy;
+        (*out)->backing_close = free_backing;
+    }
+    return err;
+}
+
+yk_err model_import(const char *dir, const char *blob_hash, passes_eval eval, void *eval_arg, struct model **out,
+    struct model_blob **slices, size_t *n_slices, struct yk_diag *why)
+{
+    struct model *m = yk_xalloc(sizeof *m);
+    struct graph *g = NULL;
+    struct yk_buf skeleton = {0};
+    struct stat st;
+    char *path = yk_xasprintf("%s/%s", dir, blob_hash), *file = NULL, *full = NULL;
+    *slices = NULL;
+    *n_slices = 0;
+    yk_err err = onnx_import(path, &g, NULL, why);
+    if (err || (err = passes_infer(g, eval, eval_arg, why)) || (err = onnx_export_skeleton(g, &skeleton, why)))
+        goto out;
+    yk_hex(g->hash, sizeof g->hash, m->graph_hash);
+    snprintf(m->blob_hash, sizeof m->blob_hash, "%s", blob_hash);
+    m->nodes = g->n_nodes;
+    m->bytes = stat(path, &st) == 0 ? (int64_t)st.st_size : 0;
+    m->inputs = describe(g, g->inputs, g->n_inputs);
+    m->outputs = describe(g, g->outputs, g->n_outputs);
+    file = yk_xasprintf("%s.weights", m->graph_hash);
+    full = yk_xasprintf("%s/%s", dir, file);
+    if ((err = write_weights(g, full, file, m, slices, n_slices, why)))
+        goto out;
+    free(file);
+    free(full);
+    file = yk_xasprintf("%s.skeleton", m->graph_hash);
+    full = yk_xasprintf("%s/%s", dir, file);
+    if ((err = write_skeleton(&skeleton, full, why)))
+        goto out;
+    *slices = yk_xrealloc(*slices, (*n_slices + 2) * sizeof **slices);
+    struct model_blob *b = &(*slices)[(*n_slices)++];
+    *b = (struct model_blob){.file = yk_xstrdup(file), .at = 0, .bytes = (int64_t)skeleton.len};
+    snprintf(b->hash, sizeof b->hash, "%s", m->graph_hash);
+    err = reopen(skeleton.data, skeleton.len, &m->graph, why);
+out:
+    graph_close(g);
+    yk_buf_free(&skeleton);
+    free(path);
+    free(file);
+    free(full);
+    if (err) {
+        model_slices_free(*slices, *n_slices);
+        *slices = NULL;
+        *n_slices = 0;
+        model_free(m);
+    } else {
+        *out = m;
+    }
+    return err;
+}
+
+yk_err model_load(struct model *m, struct blobs *blobs, struct yk_diag *why)
+{
+    const uint8_t *data;
+    int64_t bytes;
+    if (m->graph)
+        return YK_OK;
+    yk_err err = blobs_map(blobs, m->graph_hash, &data, &bytes, why);
+    return err ? err : reopen(data, (size_t)bytes, &m->graph, why);
+}

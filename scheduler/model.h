@@ -1,0 +1,34 @@
+/* Models: import, the canonical graph, its skeleton and weights as blobs. */
+#ifndef YK_MODEL_H
+#define YK_MODEL_H
+
+#include "common/passes.h"
+#include "scheduler/blob.h"
+
+struct model {
+    struct model *next;
+    int64_t id;
+    char *name;
+    char graph_hash[65], blob_hash[65];
+    struct graph *graph;    /* the skeleton; NULL until it is needed after a restart */
+    char *inputs, *outputs; /* for people: "x float32[N,1,28,28]" */
+    int64_t bytes, nodes, weight_bytes;
+};
+
+struct model_blob { /* a slice that importing made */
+    char hash[65];
+    char *file;
+    int64_t at, bytes;
+};
+
+/* Blocks: for the store's worker. Imports the uploaded file blob_hash of the folder dir, runs the passes, and writes
+ * <graph hash>.skeleton and <graph hash>.weights beside it. The skeleton, its slices and the model's figures come back.
+ * Errors are those of importing, with every problem listed. */
+yk_err model_import(const char *dir, const char *blob_hash, passes_eval eval, void *eval_arg, struct model **out,
+    struct model_blob **slices, size_t *n_slices, struct yk_diag *why);
+void model_slices_free(struct model_blob *slices, size_t n);
+void model_free(struct model *m);
+/* Opens the skeleton of a known model (after a restart). Quick. */
+yk_err model_load(struct model *m, struct blobs *blobs, struct yk_diag *why);
+
+#endif

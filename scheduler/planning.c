@@ -1,0 +1,204 @@
+/* Gathers what a plan needs (profiles, links), takes a snapshot, and has the solver thread make the plan. */
+#include "scheduler/sched_priv.h"
+
+#include "common/log.h"
+#include "common/metrics.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define GATHER_US 90000000 /* profiles and links are waited for this long */
+#define SOLVE_BUDGET_MS 2000
+
+struct planning {
+    struct planning *next, **link;
+    struct sched *sched;
+    struct planning_request r;
+    char *kind, *source;
+    bool codec_allowed[3];
+    struct plan *forced;
+    char **forms;
+    int32_t n_forms;
+    planning_done fn;
+    void *arg;
+    int64_t started_us;
+    bool solving, canceled;
+
+    /* For the solver thread. */
+    struct view *view;
+    int32_t source_index;
+    struct plan *plan;
+    yk_err err;
+    struct yk_diag why;
+};
+
+static void planning_free(struct planning *p)
+{
+    free(p->kind);
+    free(p->source);
+    plan_free(p->forced);
+    for (int32_t i = 0; i < p->n_forms; i++)
+        free(p->forms[i]);
+    free(p->forms);
+    view_free(p->view);
+    free(p);
+}
+
+static void unlink_planning(struct planning *p)
+{
+    *p->link = p->next;
+    if (p->next)
+        p->next->link = p->link;
+}
+
+struct planning *planning_start(struct sched *s, const struct planning_request *r, planning_done fn, void *arg)
+{
+    struct planning *p = yk_xalloc(sizeof *p);
+    p->sched = s;
+    p->r = *r;
+    p->kind = yk_xstrdup(r->kind);
+    p->source = r->source ? yk_xstrdup(r->source) : NULL;
+    if (r->codec_allowed)
+        memcpy(p->codec_allowed, r->codec_allowed, sizeof p->codec_allowed);
+    p->forced = r->forced ? plan_copy(r->forced) : NULL;
+    if (r->forms && r->model->graph) {
+        p->n_forms = r->model->graph->n_nodes;
+        p->forms = yk_xalloc(((size_t)p->n_forms + 1) * sizeof *p->forms);
+        for (int32_t i = 0; i < p->n_forms; i++)
+            p->forms[i] = yk_xstrdup(r->forms[i]);
+    }
+    p->fn = fn;
+    p->arg = arg;
+    p->started_us = net_now_us(s->net);
+    p->next = s->plannings;
+    p->link = &s->plannings;
+    if (p->next)
+        p->next->link = &p->next;
+    s->plannings = p;
+    return p;
+}
+
+void planning_cancel(struct planning *p)
+{
+    if (!p)
+        return;
+    p->canceled = true;
+    if (!p->solving) {
+        unlink_planning(p);
+        planning_free(p);
+    }
+}
+
+/* ---- the solver thread ---- */
+
+static void solve_run(void *arg)
+{
+    struct planning *p = arg;
+    struct solve_request req = {.graph = p->r.model->graph,
+        .model = p->r.model->name,
+        .job = p->kind,
+        .objective = p->r.objective,
+        .batch = p->r.batch,
+        .microbatch = p->r.microbatch,
+        .source = p->source_index,
+        .samples = p->r.samples,
+        .deadline_ms = p->r.deadline_ms,
+        .codec_allowed = p->codec_allowed,
+        .pin_first = p->r.pin_first,
+        .pin_last = p->r.pin_last,
+        .forced = p->forced,
+        .forms = (const char *const *)p->forms,
+        .budget_ms = SOLVE_BUDGET_MS};
+    p->err = solve_plan(&req, p->view, &p->plan, &p->why);
+}
+
+static void solve_done(void *arg)
+{
+    struct planning *p = arg;
+    unlink_planning(p);
+    metrics_observe_us(METRIC_plan_seconds, net_now_us(p->sched->net) - p->started_us);
+    if (p->canceled)
+        plan_free(p->plan);
+    else
+        p->fn(p->arg, p->err, p->why.text, p->plan);
+    planning_free(p);
+}
+
+/* ---- gathering ---- */
+
+static void give_up(struct planning *p, yk_err err, const char *why)
+{
+    unlink_planning(p);
+    p->fn(p->arg, err, why, NULL);
+    planning_free(p);
+}
+
+/* Sizes to profile at: what microbatches may be, up to the batch. */
+static int profile_sizes(const struct planning *p, int64_t *sizes)
+{
+    int64_t fixed, most = YK_MAX(p->r.batch, p->r.microbatch);
+    int n = 0;
+    if (p->forced)
+        most = YK_MAX(most, p->forced->microbatch);
+    if (graph_batch_dim(p->r.model->graph, &fixed) < 0) {
+        sizes[n++] = fixed;
+        return n;
+    }
+    sizes[n++] = 1;
+    if (most > 1)
+        sizes[n++] = YK_MIN(most, (int64_t)8);
+    if (most > 32)
+        sizes[n++] = YK_MIN(most, (int64_t)64);
+    return n;
+}
+
+static bool gathered(struct planning *p)
+{
+    struct fleet *f = p->sched->fleet;
+    int64_t sizes[4];
+    int n = profile_sizes(p, sizes);
+    bool ready = true;
+    for (struct fleet_agent *a = fleet_first(f); a; a = a->next)
+        if (a->state == FLEET_ALIVE && !fleet_profile_ready(a, p->r.model->graph_hash, sizes, n))
+            ready = false;
+    return fleet_links_ready(f) && ready;
+}
+
+static void try_solve(struct planning *p)
+{
+    struct sched *s = p->sched;
+    struct yk_diag why = {0};
+    yk_err err = model_load(p->r.model, s->blobs, &why);
+    if (err) {
+        give_up(p, err, why.text);
+        return;
+    }
+    if (fleet_alive(s->fleet) == 0) {
+        give_up(p, YK_INFEASIBLE, "no agent is alive: start one with `yoke-agent --scheduler=URL`");
+        return;
+    }
+    if (!gathered(p) && net_now_us(s->net) - p->started_us < GATHER_US)
+        return;
+    p->view = fleet_view(s->fleet, p->r.model->graph_hash);
+    p->source_index = -1;
+    for (int32_t i = 0; p->source && i < p->view->n_agents; i++)
+        if (strcmp(p->view->agents[i].name, p->source) == 0 || strcmp(p->view->agents[i].id, p->source) == 0)
+            p->source_index = i;
+    if (p->source && p->source_index < 0) {
+        char *text = yk_xasprintf("source '%s' is not an agent that is alive (`yoke agents` lists them)", p->source);
+        give_up(p, YK_INFEASIBLE, text);
+        free(text);
+        return;
+    }
+    p->solving = true;
+    worker_post(s->solver, solve_run, solve_done, p);
+}
+
+void planning_step(struct sched *s)
+{
+    for (struct planning *p = s->plannings, *next; p; p = next) {
+        next = p->next;
+        if (!p->solving)
+            try_solve(p);
+    }
+}

@@ -1,0 +1,578 @@
+#include "scheduler/sched_priv.h"
+
+#include "common/log.h"
+#include "common/metrics.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define TICK_US 100000
+
+const char *sched_url(const struct sched *s)
+{
+    return net_listener_url(s->listener);
+}
+
+struct store *sched_store(struct sched *s)
+{
+    return s->store;
+}
+
+struct blobs *sched_blobs(struct sched *s)
+{
+    return s->blobs;
+}
+
+struct fleet *sched_fleet(struct sched *s)
+{
+    return s->fleet;
+}
+
+int sched_jobs_open(const struct sched *s)
+{
+    int n = 0;
+    for (const struct job *j = s->jobs; j; j = j->next)
+        n++;
+    return n;
+}
+
+struct model *sched_model_find(struct sched *s, const char *name)
+{
+    for (struct model *m = s->models; m; m = m->next)
+        if (strcmp(m->name, name) == 0)
+            return m; /* the newest of a name stands first */
+    return NULL;
+}
+
+/* ---- uploads ---- */
+
+struct upload {
+    struct sched *s;
+    char hash[65];
+    int64_t offset, total, have;
+    void *data;
+    size_t len;
+    bool complete;
+    yk_err err;
+    struct yk_diag why;
+    sched_on_text fn;
+    void *arg;
+};
+
+static void answer_state(struct upload *u)
+{
+    char text[96];
+    snprintf(text, sizeof text, "{\"have\":%lld,\"complete\":%s}", (long long)u->have, u->complete ? "true" : "false");
+    u->fn(u->arg, u->err, u->err ? u->why.text : text);
+    free(u->data);
+    free(u);
+}
+
+static void part_run(void *arg)
+{
+    struct upload *u = arg;
+    u->err = blob_part_write(u->s->blobs, u->hash, u->offset, u->total, u->data, u->len, &u->complete, &u->why);
+    u->have = u->offset + (int64_t)u->len;
+}
+
+static void part_done(void *arg)
+{
+    struct upload *u = arg;
+    if (!u->err && u->complete) {
+        blobs_add(u->s->blobs, u->hash, u->hash, 0, u->total);
+        store_put_blob(u->s->store, u->hash, u->hash, 0, u->total);
+    }
+    answer_state(u);
+}
+
+static void state_run(void *arg)
+{
+    struct upload *u = arg;
+    if (!u->complete)
+        u->have = blob_part_have(u->s->blobs, u->hash);
+}
+
+static void state_done(void *arg)
+{
+    answer_state(arg);
+}
+
+/* Uploads share the store's thread, so a row about a blob never comes before its bytes. */
+static struct upload *upload_new(struct sched *s, const char *hash, sched_on_text fn, void *arg)
+{
+    struct upload *u = yk_xalloc(sizeof *u);
+    u->s = s;
+    snprintf(u->hash, sizeof u->hash, "%s", hash);
+    u->fn = fn;
+    u->arg = arg;
+    u->complete = blobs_find(s->blobs, hash, &u->have);
+    return u;
+}
+
+void sched_blob_part(struct sched *s, const char *hash, int64_t offset, int64_t total, const void *data, size_t len,
+    sched_on_text fn, void *arg)
+{
+    struct upload *u = upload_new(s, hash, fn, arg);
+    u->offset = offset;
+    u->total = total;
+    u->len = len;
+    if (u->complete) {
+        worker_post(s->solver, state_run, state_done, u);
+        return;
+    }
+    u->data = yk_try_alloc(len + 1, 1);
+    if (!u->data) {
+        u->err = yk_fail(&u->why, YK_NOMEM, "no memory for a part of %zu bytes", len);
+        answer_state(u);
+        return;
+    }
+    memcpy(u->data, data, len);
+    worker_post(s->solver, part_run, part_done, u);
+}
+
+void sched_blob_state(struct sched *s, const char *hash, sched_on_text fn, void *arg)
+{
+    struct upload *u = upload_new(s, hash, fn, arg);
+    worker_post(s->solver, state_run, state_done, u);
+}
+
+/* ---- models ---- */
+
+struct adding {
+    struct sched *s;
+    char *name, blob[65];
+    struct model *model;
+    struct model_blob *slices;
+    size_t n_slices;
+    yk_err err;
+    struct yk_diag why;
+    sched_on_text fn;
+    void *arg;
+};
+
+static void add_run(void *arg)
+{
+    struct adding *a = arg;
+    a->err = model_import(blobs_dir(a->s->blobs), a->blob, a->s->config.eval, a->s->config.eval_arg, &a->model,
+        &a->slices, &a->n_slices, &a->why);
+}
+
+static void add_answer(void *arg, yk_err err, char *json)
+{
+    struct adding *a = arg;
+    (void)json;
+    struct model *m = a->model;
+    struct yk_buf b = {0};
+    struct json_out o;
+    json_out_init(&o, &b, 0);
+    json_open(&o, '{');
+    json_put_key(&o, "model");
+    json_put_str(&o, m->name);
+    json_put_key(&o, "graph");
+    json_put_str(&o, m->graph_hash);
+    json_put_key(&o, "bytes");
+    json_put_i64(&o, m->bytes);
+    json_put_key(&o, "nodes");
+    json_put_i64(&o, m->nodes);
+    json_put_key(&o, "weight_bytes");
+    json_put_i64(&o, m->weight_bytes);
+    json_put_key(&o, "inputs");
+    json_put_str(&o, m->inputs);
+    json_put_key(&o, "outputs");
+    json_put_str(&o, m->outputs);
+    json_close(&o, '}');
+    yk_buf_add(&b, "", 1);
+    a->fn(a->arg, err, b.failed ? "{}" : (char *)b.data);
+    yk_buf_free(&b);
+    free(json);
+    free(a->name);
+    free(a);
+}
+
+static void add_flushed(void *arg)
+{
+    add_answer(arg, YK_OK, NULL);
+}
+
+static void add_done(void *arg)
+{
+    struct adding *a = arg;
+    struct sched *s = a->s;
+    if (a->err) {
+        a->fn(a->arg, a->err, a->why.text);
+        free(a->name);
+        free(a);
+        return;
+    }
+    struct model *m = a->model;
+    m->name = yk_xstrdup(a->name);
+    m->id = ++s->next_model;
+    for (size_t i = 0; i < a->n_slices; i++) {
+        blobs_add(s->blobs, a->slices[i].hash, a->slices[i].file, a->slices[i].at, a->slices[i].bytes);
+        store_put_blob(s->store, a->slices[i].hash, a->slices[i].file, a->slices[i].at, a->slices[i].bytes);
+    }
+    model_slices_free(a->slices, a->n_slices);
+    m->next = s->models;
+    s->models = m;
+    struct store_model row = {.id = m->id,
+        .name = m->name,
+        .graph_hash = m->graph_hash,
+        .blob_hash = m->blob_hash,
+        .inputs = m->inputs,
+        .outputs = m->outputs,
+        .bytes = m->bytes,
+        .nodes = m->nodes,
+        .weight_bytes = m->weight_bytes};
+    store_put_model(s->store, &row);
+    log_info("model %s: %lld nodes, graph %.12s", m->name, (long long)m->nodes, m->graph_hash);
+    store_flush(s->store, add_flushed, a);
+}
+
+static bool valid_name(const char *name)
+{
+    size_t n = strlen(name);
+    if (n == 0 || n > 100)
+        return false;
+    return strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@") == n && name[0] != '.';
+}
+
+void sched_model_add(struct sched *s, const char *name, const char *blob, sched_on_text fn, void *arg)
+{
+    if (!valid_name(name)) {
+        fn(arg, YK_INVAL, "name: 1 to 100 of letters, digits and ._-@, not beginning with a dot");
+        return;
+    }
+    if (!hash_is_hex(blob) || !blobs_find(s->blobs, blob, NULL)) {
+        fn(arg, YK_NOTFOUND, "blob: there is no such content; upload it with PUT /v1/blobs/SHA-256 first");
+        return;
+    }
+    struct adding *a = yk_xalloc(sizeof *a);
+    a->s = s;
+    a->name = yk_xstrdup(name);
+    snprintf(a->blob, sizeof a->blob, "%s", blob);
+    a->fn = fn;
+    a->arg = arg;
+    worker_post(s->solver, add_run, add_done, a);
+}
+
+/* ---- plans ---- */
+
+struct asking {
+    struct sched *s;
+    struct job *job; /* the parsed request */
+    sched_on_text fn;
+    void *arg;
+};
+
+static void plan_answer(void *arg, yk_err err, const char *why, struct plan *plan)
+{
+    struct asking *a = arg;
+    struct yk_buf b = {0};
+    struct json_out o;
+    if (!err) {
+        json_out_init(&o, &b, 0);
+        plan_to_json(plan, &o);
+        yk_buf_add(&b, "", 1);
+        if (b.failed)
+            err = YK_NOMEM;
+    }
+    a->fn(a->arg, err, err ? why : (char *)b.data);
+    yk_buf_free(&b);
+    plan_free(plan);
+    job_free(a->job);
+    free(a);
+}
+
+static yk_err check_request(struct sched *s, const struct job *j, bool needs_data, struct yk_diag *why)
+{
+    if (!sched_model_find(s, j->model))
+        return yk_fail(why, YK_NOTFOUND, "there is no model '%s' (`yoke models` lists them)", j->model);
+    if (needs_data && !j->data)
+        return yk_fail(why, YK_INVAL, "data is missing: {\"blob\": SHA-256} or {\"name\": NAME}");
+    if (j->data_is_blob && !blobs_find(s->blobs, j->data, NULL))
+        return yk_fail(
+            why, YK_NOTFOUND, "data.blob: there is no such content; upload it with PUT /v1/blobs/SHA-256 first");
+    if (j->labels && !blobs_find(s->blobs, j->labels, NULL))
+        return yk_fail(why, YK_NOTFOUND, "data.labels: there is no such content");
+    return YK_OK;
+}
+
+void sched_plan(struct sched *s, const char *request, size_t len, sched_on_text fn, void *arg)
+{
+    struct yk_diag why = {0};
+    struct job *j = NULL;
+    yk_err err = job_parse(request, len, &j, &why);
+    if (!err)
+        err = check_request(s, j, false, &why);
+    struct model *m = err ? NULL : sched_model_find(s, j->model);
+    if (!err)
+        err = model_load(m, s->blobs, &why);
+    if (err) {
+        job_free(j);
+        fn(arg, err, why.text);
+        return;
+    }
+    struct asking *a = yk_xalloc(sizeof *a);
+    *a = (struct asking){s, j, fn, arg};
+    struct planning_request r = {.model = m,
+        .kind = j->kind,
+        .source = j->source,
+        .objective = j->objective,
+        .batch = j->batch,
+        .microbatch = j->microbatch,
+        .deadline_ms = (double)j->deadline_ms,
+        .codec_allowed = j->codec_allowed,
+        .pin_first = j->pin_first,
+        .pin_last = j->pin_last,
+        .forced = j->forced};
+    planning_start(s, &r, plan_answer, a);
+    planning_step(s);
+}
+
+/* ---- jobs ---- */
+
+struct submitting {
+    struct sched *s;
+    int64_t job;
+    sched_on_text fn;
+    void *arg;
+};
+
+static void submit_done(void *arg)
+{
+    struct submitting *u = arg;
+    char text[48];
+    snprintf(text, sizeof text, "{\"job\":%lld}", (long long)u->job);
+    u->fn(u->arg, YK_OK, text);
+    struct job *j = jobs_find(u->s, u->job);
+    if (j)
+        jobs_step(u->s, j);
+    free(u);
+}
+
+void sched_submit(struct sched *s, const char *request, size_t len, sched_on_text fn, void *arg)
+{
+    struct yk_diag why = {0};
+    struct job *j = NULL;
+    yk_err err = job_parse(request, len, &j, &why);
+    if (!err)
+        err = check_request(s, j, true, &why);
+    if (err) {
+        job_free(j);
+        fn(arg, err, why.text);
+        return;
+    }
+    j->id = ++s->next_job;
+    j->created_ms = jobs_now_ms();
+    j->next = s->jobs;
+    s->jobs = j;
+    metrics_set(METRIC_jobs_running, sched_jobs_open(s));
+    jobs_event(s, j->id, "queued", "%s of model %s", j->kind, j->model);
+    jobs_move(s, j, JOB_QUEUED, "");
+    struct submitting *u = yk_xalloc(sizeof *u);
+    *u = (struct submitting){s, j->id, fn, arg};
+    store_flush(s->store, submit_done, u);
+}
+
+yk_err sched_cancel(struct sched *s, int64_t job, struct yk_diag *why)
+{
+    struct job *j = jobs_find(s, job);
+    if (!j)
+        return job > 0 && job <= s->next_job ? yk_fail(why, YK_STATE, "job %lld has ended", (long long)job)
+                                             : yk_fail(why, YK_NOTFOUND, "there is no job %lld", (long long)job);
+    snprintf(j->error, sizeof j->error, "canceled by its owner");
+    jobs_move(s, j, JOB_CANCELED, "by its owner");
+    return YK_OK;
+}
+
+char *sched_output_path(struct sched *s, int64_t job)
+{
+    char *path = yk_xasprintf("%s/job-%lld.npy", blobs_dir(s->blobs), (long long)job);
+    if (!jobs_find(s, job) && access(path, R_OK) == 0)
+        return path;
+    free(path);
+    return NULL;
+}
+
+/* ---- the fleet's callbacks ---- */
+
+static void on_joined(void *arg, struct fleet_agent *a)
+{
+    struct sched *s = arg;
+    (void)a;
+    planning_step(s);
+    for (struct job *j = s->jobs, *next; j; j = next) {
+        next = j->next;
+        jobs_step(s, j);
+    }
+}
+
+static void on_lost(void *arg, struct fleet_agent *a, const char *why)
+{
+    (void)why;
+    dispatch_agent_lost(arg, a);
+}
+
+static yk_err on_blob(void *arg, const char *hash, const uint8_t **data, int64_t *bytes, struct yk_diag *why)
+{
+    struct sched *s = arg;
+    return blobs_map(s->blobs, hash, data, bytes, why);
+}
+
+static bool is_quiet(void *arg)
+{
+    struct sched *s = arg;
+    return s->generations == NULL;
+}
+
+static const struct fleet_on fleet_on = {.joined = on_joined,
+    .lost = on_lost,
+    .message = dispatch_message,
+    .stream = dispatch_stream,
+    .blob = on_blob,
+    .quiet = is_quiet};
+
+static void on_store_error(void *arg, int64_t job, yk_err err, const char *text)
+{
+    struct sched *s = arg;
+    log_error("%s", text);
+    struct job *j = s->closing || !job ? NULL : jobs_find(s, job);
+    if (j && (err == YK_NOSPC || err == YK_IO || err == YK_PERM))
+        jobs_fail(s, j, "%s", text);
+}
+
+static void on_tick(void *arg)
+{
+    struct sched *s = arg;
+    s->tick = net_timer(s->net, TICK_US, on_tick, s);
+    planning_step(s);
+    jobs_tick(s);
+}
+
+/* ---- open and close ---- */
+
+static void restore_blob(void *arg, const char *hash, const char *file, int64_t at, int64_t bytes)
+{
+    struct sched *s = arg;
+    blobs_add(s->blobs, hash, file, at, bytes);
+}
+
+static void restore_model(void *arg, const struct store_model *row)
+{
+    struct sched *s = arg;
+    struct model *m = yk_xalloc(sizeof *m);
+    m->id = row->id;
+    m->name = yk_xstrdup(row->name);
+    snprintf(m->graph_hash, sizeof m->graph_hash, "%s", row->graph_hash);
+    snprintf(m->blob_hash, sizeof m->blob_hash, "%s", row->blob_hash);
+    m->inputs = yk_xstrdup(row->inputs);
+    m->outputs = yk_xstrdup(row->outputs);
+    m->bytes = row->bytes;
+    m->nodes = row->nodes;
+    m->weight_bytes = row->weight_bytes;
+    m->next = s->models;
+    s->models = m;
+}
+
+/* Folder of the database, made with mode 0700 if it is not there. */
+static yk_err make_folder(const char *db, char **blobs_dir_out, struct yk_diag *why)
+{
+    char *dir = yk_xstrdup(db), *slash = strrchr(dir, '/');
+    if (slash == dir)
+        slash++;
+    if (slash)
+        *slash = '\0';
+    yk_err err = YK_OK;
+    if (slash && mkdir(dir, 0700) != 0 && access(dir, W_OK | X_OK) != 0)
+        err = yk_fail(why, YK_PERM, "cannot write in %s, the folder of --db=%s", dir, db);
+    *blobs_dir_out = yk_xasprintf("%s/blobs", slash ? dir : ".");
+    free(dir);
+    return err;
+}
+
+yk_err sched_open(const struct sched_config *c, struct sched **out, struct yk_diag *why)
+{
+    struct sched *s = yk_xalloc(sizeof *s);
+    char *dir = NULL;
+    s->config = *c;
+    s->net = c->net;
+    if (!s->config.lease_ms)
+        s->config.lease_ms = 6000;
+    if (!s->config.source_wait_ms)
+        s->config.source_wait_ms = 60000;
+    yk_err err = make_folder(c->db, &dir, why);
+    struct store_config sc = {
+        .net = c->net, .path = c->db, .threaded = c->threaded, .on_error = on_store_error, .arg = s};
+    if (!err)
+        err = store_open(&sc, &s->store, why);
+    if (!err)
+        err = blobs_open(dir, &s->blobs, why);
+    if (!err)
+        err = worker_open(c->net, "solver", c->threaded, &s->solver, why);
+    free(dir);
+    if (err) {
+        sched_close(s);
+        return err;
+    }
+    s->next_job = store_last_id(s->store, "jobs");
+    s->next_plan = store_last_id(s->store, "plans");
+    s->next_model = store_last_id(s->store, "models");
+    s->next_event = store_last_id(s->store, "job_events");
+    s->next_generation = store_term(s->store) << 32; /* never seen before, over all terms */
+    struct fleet_config fc = {.net = c->net,
+        .store = s->store,
+        .term = store_term(s->store),
+        .lease_ms = s->config.lease_ms,
+        .on = &fleet_on,
+        .arg = s};
+    s->fleet = fleet_open(&fc);
+    store_load_blobs(s->store, restore_blob, s);
+    store_load_models(s->store, restore_model, s);
+    jobs_restore(s);
+    err = net_listen(c->net, c->listen_url, fleet_accept, s->fleet, &s->listener, why);
+    if (err) {
+        sched_close(s);
+        return err;
+    }
+    s->tick = net_timer(c->net, TICK_US, on_tick, s);
+    *out = s;
+    return YK_OK;
+}
+
+void sched_close(struct sched *s)
+{
+    if (!s)
+        return;
+    s->closing = true;
+    net_timer_cancel(s->tick);
+    net_listener_close(s->listener);
+    while (s->waiters)
+        sched_events_cancel(s->waiters);
+    for (struct job *j = s->jobs; j; j = j->next)
+        if (s->store && j->dirty)
+            jobs_save(s, j);
+    if (s->fleet)
+        dispatch_fini(s);
+    if (s->solver)
+        worker_close(s->solver);
+    while (s->plannings)
+        planning_cancel(s->plannings);
+    if (s->store)
+        store_close(s->store);
+    fleet_close(s->fleet);
+    blobs_close(s->blobs);
+    while (s->jobs) {
+        struct job *j = s->jobs;
+        s->jobs = j->next;
+        job_free(j);
+    }
+    while (s->models) {
+        struct model *m = s->models;
+        s->models = m->next;
+        model_free(m);
+    }
+    free(s);
+}

@@ -1,0 +1,104 @@
+/* What sched.c, planning.c, dispatch.c and jobs.c share: the state of the scheduler. */
+#ifndef YK_SCHED_PRIV_H
+#define YK_SCHED_PRIV_H
+
+#include "common/worker.h"
+#include "scheduler/sched.h"
+
+struct planning;
+
+/* One loaded pipeline of a plan: its number is in every command, so that older ones are refused. */
+struct generation {
+    struct generation *next;
+    int64_t id;
+    struct job *job;
+    struct model *model;
+    struct plan *plan;
+    int64_t plan_id;
+    int32_t pipeline;
+    char source[33];
+    struct generation_agent {
+        char id[33];
+        bool loaded;
+        int64_t reserved_bytes;
+    } agents[64];
+    int n_agents, n_loaded;
+    bool running;
+    bool learned; /* of several pipelines: the number of samples was known when it was told to run */
+    struct {      /* by stage: to correct predictions by what stages took */
+        double compute_ms;
+        int64_t microbatches;
+    } * took;
+};
+
+struct sched_waiter {
+    struct sched_waiter *next, **link;
+    struct sched *sched;
+    int64_t job, cursor;
+    struct net_timer *timer;
+    sched_on_text fn;
+    void *arg;
+};
+
+struct sched {
+    struct sched_config config;
+    struct net *net;
+    struct store *store;
+    struct blobs *blobs;
+    struct fleet *fleet;
+    struct worker *solver;
+    struct net_listener *listener;
+    struct model *models;
+    struct job *jobs; /* that have not ended */
+    struct planning *plannings;
+    struct generation *generations;
+    struct sched_waiter *waiters;
+    struct net_timer *tick;
+    int64_t next_job, next_plan, next_model, next_event, next_generation;
+    bool closing;
+};
+
+/* ---- planning.c: from a request to a plan ---- */
+struct planning_request {
+    struct model *model;
+    const char *kind, *source; /* source NULL: the planner's choice */
+    enum solve_objective objective;
+    int64_t batch, microbatch, samples;
+    double deadline_ms;
+    const bool *codec_allowed;
+    bool pin_first, pin_last;
+    const struct plan *forced;
+    char *const *forms; /* fixed ones, n_nodes of them; NULL */
+};
+typedef void (*planning_done)(void *arg, yk_err err, const char *why, struct plan *plan); /* takes plan */
+struct planning *planning_start(struct sched *s, const struct planning_request *r, planning_done fn, void *arg);
+void planning_cancel(struct planning *p); /* NULL allowed; fn is not called */
+void planning_step(struct sched *s);      /* on every tick and whenever something came in */
+
+/* ---- dispatch.c: generations ---- */
+yk_err dispatch_load(
+    struct sched *s, struct job *j, struct model *m, const struct plan *plan, int64_t plan_id, struct yk_diag *why);
+void dispatch_drop(struct sched *s, struct job *j); /* unloads everything of a job */
+void dispatch_agent_lost(struct sched *s, struct fleet_agent *a);
+yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg);
+yk_err dispatch_stream(void *sched, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink);
+void dispatch_fini(struct sched *s);
+
+/* ---- jobs.c: the state table at work ---- */
+void jobs_restore(struct sched *s);
+struct job *jobs_find(struct sched *s, int64_t id);
+void jobs_move(struct sched *s, struct job *j, enum job_state to, const char *reason);
+void jobs_fail(struct sched *s, struct job *j, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* A generation of it cannot go on: back to the planner, or the end after too many in a row. */
+void jobs_lost(struct sched *s, struct job *j, const char *why);
+void jobs_step(struct sched *s, struct job *j);
+void jobs_tick(struct sched *s);
+void jobs_save(struct sched *s, struct job *j);
+void jobs_finish(struct sched *s, struct job *j); /* every microbatch is answered */
+void jobs_event(struct sched *s, int64_t job, const char *kind, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+int64_t jobs_now_ms(void); /* wall clock, for rows */
+
+struct model *sched_model_find(struct sched *s, const char *name);
+
+#endif

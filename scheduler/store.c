@@ -1,0 +1,910 @@
+#include "scheduler/store.h"
+
+#include "common/json.h"
+#include "common/log.h"
+#include "common/worker.h"
+#include "scheduler/columns.h"
+#include "scheduler/store_sql.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_PARAMS 24
+#define WAL_LIMIT "67108864"
+#define TRIM_EVERY 2000 /* history writes between two trims */
+#define LIST_LIMIT 10000
+
+struct store {
+    struct store_config config;
+    struct worker *worker;
+    sqlite3 *db;     /* of the worker, after open */
+    sqlite3 *reader; /* of the loop, for load_ functions */
+    sqlite3_stmt *stmts[STORE_SQL_COUNT];
+    int lock_fd;
+    int64_t term;
+    int history_writes;
+};
+
+static const char *const sql_text[] = {
+#define X(name, text) [STORE_SQL_##name] = text,
+    STORE_SQL(X)
+#undef X
+};
+
+int64_t store_term(const struct store *s)
+{
+    return s->term;
+}
+
+/* ---- posted work ---- */
+
+enum param_kind { PARAM_NULL, PARAM_INT, PARAM_REAL, PARAM_TEXT, PARAM_BLOB };
+
+struct param {
+    enum param_kind kind;
+    int64_t i;
+    double f;
+    char *text; /* owned */
+    size_t len;
+};
+
+struct row {
+    struct param at[MAX_PARAMS];
+    int n;
+};
+
+struct work {
+    struct store *store;
+    int stmt; /* -1: a file write, or nothing */
+    struct row *rows;
+    int n_rows, cap_rows;
+    int64_t job;
+    char *path; /* file write */
+    int64_t offset;
+    uint8_t *data;
+    size_t len;
+    net_fn done;
+    void *arg;
+    yk_err err;
+    char text[300];
+};
+
+static struct work *work_new(struct store *s, int stmt)
+{
+    struct work *w = yk_xalloc(sizeof *w);
+    w->store = s;
+    w->stmt = stmt;
+    return w;
+}
+
+static struct row *work_row(struct work *w)
+{
+    if (w->n_rows == w->cap_rows) {
+        w->cap_rows = w->cap_rows ? 2 * w->cap_rows : 1;
+        w->rows = yk_xrealloc(w->rows, (size_t)w->cap_rows * sizeof *w->rows);
+    }
+    struct row *r = &w->rows[w->n_rows++];
+    memset(r, 0, sizeof *r);
+    return r;
+}
+
+static void add_i(struct row *r, int64_t v)
+{
+    r->at[r->n++] = (struct param){.kind = PARAM_INT, .i = v};
+}
+
+static void add_time(struct row *r, int64_t ms)
+{
+    r->at[r->n++] = ms > 0 ? (struct param){.kind = PARAM_INT, .i = ms} : (struct param){0};
+}
+
+static void add_f(struct row *r, double v)
+{
+    r->at[r->n++] = isfinite(v) ? (struct param){.kind = PARAM_REAL, .f = v} : (struct param){0};
+}
+
+static void add_s(struct row *r, const char *v)
+{
+    r->at[r->n++] = (struct param){.kind = PARAM_TEXT, .text = yk_xstrdup(v ? v : ""), .len = v ? strlen(v) : 0};
+}
+
+static void add_s_or_null(struct row *r, const char *v)
+{
+    if (v && v[0])
+        add_s(r, v);
+    else
+        r->n++;
+}
+
+static void add_b(struct row *r, const void *data, size_t len)
+{
+    struct param *p = &r->at[r->n++];
+    *p = (struct param){.kind = PARAM_BLOB, .text = yk_xalloc(len + 1), .len = len};
+    if (len)
+        memcpy(p->text, data, len);
+}
+
+static void work_free(struct work *w)
+{
+    for (int i = 0; i < w->n_rows; i++)
+        for (int k = 0; k < w->rows[i].n; k++)
+            free(w->rows[i].at[k].text);
+    free(w->rows);
+    free(w->path);
+    free(w->data);
+    free(w);
+}
+
+/* SQLite's code as ours. */
+static yk_err error_of(int code)
+{
+    switch (code & 0xff) {
+    case SQLITE_OK:
+    case SQLITE_ROW:
+    case SQLITE_DONE:
+        return YK_OK;
+    case SQLITE_FULL:
+        return YK_NOSPC;
+    case SQLITE_NOMEM:
+        return YK_NOMEM;
+    case SQLITE_PERM:
+    case SQLITE_READONLY:
+    case SQLITE_CANTOPEN:
+        return YK_PERM;
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+        return YK_BUSY;
+    default:
+        return YK_IO;
+    }
+}
+
+static int bind_row(sqlite3_stmt *st, const struct row *r)
+{
+    int code = SQLITE_OK;
+    for (int i = 0; i < r->n && code == SQLITE_OK; i++) {
+        const struct param *p = &r->at[i];
+        if (p->kind == PARAM_INT)
+            code = sqlite3_bind_int64(st, i + 1, p->i);
+        else if (p->kind == PARAM_REAL)
+            code = sqlite3_bind_double(st, i + 1, p->f);
+        else if (p->kind == PARAM_TEXT)
+            code = sqlite3_bind_text64(st, i + 1, p->text, p->len, SQLITE_STATIC, SQLITE_UTF8);
+        else if (p->kind == PARAM_BLOB)
+            code = sqlite3_bind_blob64(st, i + 1, p->text, p->len, SQLITE_STATIC);
+        else
+            code = sqlite3_bind_null(st, i + 1);
+    }
+    return code;
+}
+
+static sqlite3_stmt *statement(struct store *s, int which)
+{
+    if (!s->stmts[which])
+        sqlite3_prepare_v3(s->db, sql_text[which], -1, SQLITE_PREPARE_PERSISTENT, &s->stmts[which], NULL);
+    return s->stmts[which];
+}
+
+/* Removes what is too old or too much from the history tables. */
+static void trim(struct store *s)
+{
+    int64_t days = s->config.history_days ? s->config.history_days : 30;
+    int64_t rows = s->config.history_rows ? s->config.history_rows : 200000;
+    int64_t before = ((int64_t)time(NULL) - days * 86400) * 1000;
+    for (int which = STORE_SQL_TRIM_EVENTS; which <= STORE_SQL_TRIM_JOBS; which++) {
+        sqlite3_stmt *st = statement(s, which);
+        if (!st)
+            continue;
+        sqlite3_bind_int64(st, 1, before);
+        sqlite3_bind_int64(st, 2, rows);
+        sqlite3_step(st);
+        sqlite3_reset(st);
+    }
+}
+
+static void run_rows(struct work *w)
+{
+    struct store *s = w->store;
+    sqlite3_stmt *st = statement(s, w->stmt);
+    int code = st ? SQLITE_OK : sqlite3_errcode(s->db);
+    bool many = w->n_rows > 1;
+    if (st && many)
+        code = sqlite3_exec(s->db, "BEGIN", NULL, NULL, NULL);
+    for (int i = 0; i < w->n_rows && code == SQLITE_OK; i++) {
+        code = bind_row(st, &w->rows[i]);
+        if (code == SQLITE_OK)
+            code = sqlite3_step(st);
+        sqlite3_reset(st);
+        code = code == SQLITE_DONE ? SQLITE_OK : code;
+    }
+    if (code != SQLITE_OK) {
+        w->err = error_of(code);
+        snprintf(w->text, sizeof w->text, "database %s: %s", s->config.path, sqlite3_errmsg(s->db));
+    }
+    if (st && many)
+        sqlite3_exec(s->db, code == SQLITE_OK ? "COMMIT" : "ROLLBACK", NULL, NULL, NULL);
+    bool history = w->stmt == STORE_SQL_EVENT || w->stmt == STORE_SQL_STAGE_TIME || w->stmt == STORE_SQL_JOB;
+    if (history && ++s->history_writes % TRIM_EVERY == 0)
+        trim(s);
+}
+
+static void run_file(struct work *w)
+{
+    int fd = open(w->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    size_t at = 0;
+    while (fd >= 0 && at < w->len) {
+        ssize_t n = pwrite(fd, w->data + at, w->len - at, (off_t)w->offset + (off_t)at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            break;
+        at += (size_t)n;
+    }
+    if (fd < 0 || at < w->len) {
+        w->err = yk_err_from_errno(errno);
+        snprintf(w->text, sizeof w->text, "cannot write %.120s: %s", w->path, strerror(errno));
+    }
+    if (fd >= 0)
+        close(fd);
+}
+
+static void work_run(void *arg)
+{
+    struct work *w = arg;
+    if (w->stmt >= 0)
+        run_rows(w);
+    else if (w->path)
+        run_file(w);
+}
+
+static void work_done(void *arg)
+{
+    struct work *w = arg;
+    if (w->err)
+        w->store->config.on_error(w->store->config.arg, w->job, w->err, w->text);
+    if (w->done)
+        w->done(w->arg);
+    work_free(w);
+}
+
+static void post(struct work *w)
+{
+    worker_post(w->store->worker, work_run, work_done, w);
+}
+
+/* ---- writes ---- */
+
+static int64_t now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+void store_put_agent(struct store *s, const struct store_agent *a)
+{
+    struct work *w = work_new(s, STORE_SQL_AGENT);
+    struct row *r = work_row(w);
+    add_s(r, a->id);
+    add_s(r, a->name);
+    add_s(r, a->class_name);
+    add_s(r, a->os);
+    add_s(r, a->state);
+    add_s(r, a->backends);
+    add_i(r, a->cores);
+    add_i(r, a->threads);
+    add_i(r, a->memory_bytes);
+    add_i(r, a->memory_available_bytes);
+    add_f(r, a->gflops);
+    add_f(r, a->gbytes_per_s);
+    add_s(r, a->heat);
+    add_f(r, a->temperature_celsius);
+    add_f(r, a->battery_frac);
+    add_i(r, a->charging);
+    add_f(r, a->load);
+    add_f(r, a->slow_factor);
+    add_i(r, a->emulated);
+    add_i(r, a->jobs);
+    add_i(r, now_ms());
+    post(w);
+}
+
+void store_put_link(struct store *s, const struct store_link *l)
+{
+    struct work *w = work_new(s, STORE_SQL_LINK);
+    struct row *r = work_row(w);
+    add_s(r, l->from);
+    add_s(r, l->to);
+    add_f(r, l->bytes_per_s);
+    add_f(r, l->latency_ms);
+    add_s(r, l->duplex);
+    add_f(r, l->cpu_ns_per_byte);
+    add_s(r, l->origin);
+    add_s(r, l->url);
+    add_s(r, l->text);
+    add_i(r, now_ms());
+    post(w);
+}
+
+void store_put_model(struct store *s, const struct store_model *m)
+{
+    struct work *w = work_new(s, STORE_SQL_MODEL);
+    struct row *r = work_row(w);
+    add_i(r, m->id);
+    add_s(r, m->name);
+    add_s(r, m->graph_hash);
+    add_s(r, m->blob_hash);
+    add_i(r, m->bytes);
+    add_i(r, m->nodes);
+    add_i(r, m->weight_bytes);
+    add_s(r, m->inputs);
+    add_s(r, m->outputs);
+    add_i(r, now_ms());
+    post(w);
+}
+
+void store_put_blob(struct store *s, const char *hash, const char *file, int64_t at, int64_t bytes)
+{
+    struct work *w = work_new(s, STORE_SQL_BLOB);
+    struct row *r = work_row(w);
+    add_s(r, hash);
+    add_s(r, file);
+    add_i(r, at);
+    add_i(r, bytes);
+    post(w);
+}
+
+void store_put_profile(
+    struct store *s, const char *graph, const char *agent, const char *backends, const struct store_time *rows, int n)
+{
+    struct work *w = work_new(s, STORE_SQL_PROFILE);
+    for (int i = 0; i < n; i++) {
+        struct row *r = work_row(w);
+        add_s(r, graph);
+        add_s(r, agent);
+        add_s(r, backends);
+        add_i(r, rows[i].node);
+        add_s(r, rows[i].form);
+        add_i(r, rows[i].size);
+        add_f(r, rows[i].ms);
+        add_f(r, rows[i].prepare_ms);
+        add_i(r, rows[i].packed_bytes);
+        add_i(r, rows[i].workspace_bytes);
+        add_i(r, now_ms());
+    }
+    post(w);
+}
+
+void store_put_job(struct store *s, const struct store_job *j)
+{
+    struct work *w = work_new(s, STORE_SQL_JOB);
+    struct row *r = work_row(w);
+    w->job = j->id;
+    add_i(r, j->id);
+    add_s(r, j->kind);
+    add_s(r, j->model);
+    add_s(r, j->graph_hash);
+    add_s(r, j->state);
+    add_s(r, j->objective);
+    add_s(r, j->request);
+    add_s(r, j->source);
+    add_i(r, j->batch);
+    add_i(r, j->microbatch);
+    add_i(r, j->samples);
+    add_i(r, j->done);
+    add_b(r, j->done_map, j->done_map_len);
+    add_i(r, j->labelled);
+    add_i(r, j->correct);
+    add_s(r, j->outputs);
+    add_s_or_null(r, j->forms);
+    add_f(r, j->run_ms);
+    add_i(r, j->replans);
+    add_time(r, j->plan);
+    add_s(r, j->error);
+    add_i(r, j->created_ms);
+    add_time(r, j->started_ms);
+    add_time(r, j->ended_ms);
+    post(w);
+}
+
+void store_put_event(struct store *s, int64_t id, int64_t job, int64_t at_ms, const char *kind, const char *text)
+{
+    struct work *w = work_new(s, STORE_SQL_EVENT);
+    struct row *r = work_row(w);
+    add_i(r, id);
+    add_i(r, job);
+    add_i(r, at_ms);
+    add_s(r, kind);
+    add_s(r, text);
+    post(w);
+}
+
+void store_put_plan(struct store *s, const struct store_plan *p)
+{
+    struct work *w = work_new(s, STORE_SQL_PLAN);
+    struct row *r = work_row(w);
+    add_i(r, p->id);
+    add_time(r, p->job);
+    add_s(r, p->model);
+    add_s(r, p->graph_hash);
+    add_s(r, p->reason);
+    add_s(r, p->objective);
+    add_s(r, p->plan);
+    add_s_or_null(r, p->given);
+    add_i(r, p->microbatch);
+    add_i(r, p->batch);
+    add_i(r, p->pipelines);
+    add_i(r, p->stages);
+    add_f(r, p->step_ms);
+    add_f(r, p->cost_ms);
+    add_f(r, p->bound_ms);
+    add_f(r, p->gap);
+    add_s(r, p->bottleneck);
+    add_s_or_null(r, p->best_single);
+    add_f(r, p->best_single_ms);
+    add_i(r, now_ms());
+    post(w);
+}
+
+void store_put_stage(struct store *s, int64_t plan, int64_t pipeline, int64_t stage, const char *agent,
+    const char *nodes, double predicted_ms, int64_t memory_bytes)
+{
+    struct work *w = work_new(s, STORE_SQL_STAGE);
+    struct row *r = work_row(w);
+    add_i(r, plan);
+    add_i(r, pipeline);
+    add_i(r, stage);
+    add_s(r, agent);
+    add_s(r, nodes);
+    add_f(r, predicted_ms);
+    add_i(r, memory_bytes);
+    post(w);
+}
+
+void store_put_measured(struct store *s, int64_t plan, double step_ms, double batches)
+{
+    struct work *w = work_new(s, STORE_SQL_MEASURED);
+    struct row *r = work_row(w);
+    add_f(r, step_ms);
+    add_f(r, batches);
+    add_i(r, plan);
+    post(w);
+}
+
+void store_put_stage_time(struct store *s, const struct store_stage_time *t)
+{
+    struct work *w = work_new(s, STORE_SQL_STAGE_TIME);
+    struct row *r = work_row(w);
+    add_i(r, now_ms());
+    add_i(r, t->job);
+    add_i(r, t->plan);
+    add_i(r, t->pipeline);
+    add_i(r, t->stage);
+    add_s(r, t->agent);
+    add_s(r, t->class_name);
+    add_i(r, t->microbatches);
+    add_f(r, t->compute_ms);
+    add_f(r, t->wait_ms);
+    add_i(r, t->sent_bytes);
+    add_f(r, t->send_ms);
+    add_f(r, t->codec_error);
+    add_i(r, t->nonfinite);
+    add_i(r, t->late);
+    post(w);
+}
+
+void store_write_file(struct store *s, int64_t job, const char *path, int64_t offset, const void *data, size_t len)
+{
+    struct work *w = work_new(s, -1);
+    w->job = job;
+    w->path = yk_xstrdup(path);
+    w->offset = offset;
+    w->len = len;
+    w->data = yk_try_alloc(len + 1, 1);
+    if (!w->data) {
+        s->config.on_error(s->config.arg, job, YK_NOMEM, "no memory for an output");
+        work_free(w);
+        return;
+    }
+    memcpy(w->data, data, len);
+    post(w);
+}
+
+void store_flush(struct store *s, net_fn done, void *arg)
+{
+    struct work *w = work_new(s, -1);
+    w->done = done;
+    w->arg = arg;
+    post(w);
+}
+
+/* ---- reads ---- */
+
+struct query {
+    struct store *store;
+    char sql[256];
+    int64_t params[3];
+    int n_params;
+    enum { AS_ROWS, AS_EVENTS, AS_TEXT } as;
+    int64_t cursor;
+    store_on_json fn;
+    void *arg;
+    struct yk_buf out;
+    yk_err err;
+};
+
+static void put_column(sqlite3_stmt *st, int i, struct json_out *o)
+{
+    switch (sqlite3_column_type(st, i)) {
+    case SQLITE_INTEGER:
+        json_put_i64(o, sqlite3_column_int64(st, i));
+        break;
+    case SQLITE_FLOAT:
+        json_put_f64(o, sqlite3_column_double(st, i));
+        break;
+    case SQLITE_TEXT:
+        json_put_str(o, (const char *)sqlite3_column_text(st, i));
+        break;
+    default:
+        json_put_null(o);
+    }
+}
+
+static void query_run(void *arg)
+{
+    struct query *q = arg;
+    sqlite3_stmt *st = NULL;
+    struct json_out o;
+    int code = sqlite3_prepare_v2(q->store->db, q->sql, -1, &st, NULL);
+    for (int i = 0; i < q->n_params && code == SQLITE_OK; i++)
+        code = sqlite3_bind_int64(st, i + 1, q->params[i]);
+    json_out_init(&o, &q->out, 0);
+    if (q->as == AS_EVENTS) {
+        json_open(&o, '{');
+        json_put_key(&o, "events");
+    }
+    if (q->as != AS_TEXT)
+        json_open(&o, '[');
+    while (code == SQLITE_OK || code == SQLITE_ROW) {
+        code = sqlite3_step(st);
+        if (code != SQLITE_ROW)
+            break;
+        if (q->as == AS_TEXT) {
+            yk_buf_printf(&q->out, "%s", (const char *)sqlite3_column_text(st, 0));
+            break;
+        }
+        json_open(&o, '{');
+        for (int i = 0; i < sqlite3_column_count(st); i++) {
+            json_put_key(&o, sqlite3_column_name(st, i));
+            put_column(st, i, &o);
+        }
+        json_close(&o, '}');
+        if (q->as == AS_EVENTS)
+            q->cursor = sqlite3_column_int64(st, 0);
+    }
+    if (q->as != AS_TEXT)
+        json_close(&o, ']');
+    if (q->as == AS_EVENTS) {
+        json_put_key(&o, "cursor");
+        json_put_i64(&o, q->cursor);
+        json_close(&o, '}');
+    }
+    q->err = error_of(code);
+    if (!q->err && q->as == AS_TEXT && q->out.len == 0)
+        q->err = YK_NOTFOUND;
+    yk_buf_add(&q->out, "", 1);
+    if (q->out.failed)
+        q->err = YK_NOMEM;
+    sqlite3_finalize(st);
+}
+
+static void query_done(void *arg)
+{
+    struct query *q = arg;
+    if (q->err)
+        yk_buf_free(&q->out);
+    q->fn(q->arg, q->err, (char *)q->out.data);
+    free(q);
+}
+
+static void ask(struct store *s, struct query *q, store_on_json fn, void *arg)
+{
+    q->store = s;
+    q->fn = fn;
+    q->arg = arg;
+    worker_post(s->worker, query_run, query_done, q);
+}
+
+void store_list(struct store *s, const char *listing, int64_t job, store_on_json fn, void *arg)
+{
+    const struct columns *c = columns_find(listing);
+    struct query *q = yk_xalloc(sizeof *q);
+    bool jobs = strcmp(listing, "jobs") == 0;
+    snprintf(q->sql, sizeof q->sql, "SELECT * FROM %s%s%s LIMIT %d", c ? c->view : "v_none",
+        job > 0 ? " WHERE job = ?1" : "", jobs ? " ORDER BY job DESC" : "", LIST_LIMIT);
+    q->params[0] = job;
+    q->n_params = job > 0;
+    ask(s, q, fn, arg);
+}
+
+void store_events(struct store *s, int64_t job, int64_t cursor, store_on_json fn, void *arg)
+{
+    struct query *q = yk_xalloc(sizeof *q);
+    snprintf(q->sql, sizeof q->sql,
+        "SELECT id, strftime('%%Y-%%m-%%dT%%H:%%M:%%fZ', at_ms / 1000.0, 'unixepoch') AS at, kind, text "
+        "FROM job_events WHERE job = ?1 AND id > ?2 ORDER BY id LIMIT 1000");
+    q->params[0] = job;
+    q->params[1] = q->cursor = cursor;
+    q->n_params = 2;
+    q->as = AS_EVENTS;
+    ask(s, q, fn, arg);
+}
+
+void store_plan_of(struct store *s, int64_t job, store_on_json fn, void *arg)
+{
+    struct query *q = yk_xalloc(sizeof *q);
+    snprintf(q->sql, sizeof q->sql, "SELECT plan FROM plans WHERE job = ?1 ORDER BY id DESC LIMIT 1");
+    q->params[0] = job;
+    q->n_params = 1;
+    q->as = AS_TEXT;
+    ask(s, q, fn, arg);
+}
+
+/* ---- at start ---- */
+
+int64_t store_last_id(struct store *s, const char *table)
+{
+    char sql[128];
+    sqlite3_stmt *st = NULL;
+    int64_t id = 0;
+    snprintf(sql, sizeof sql, "SELECT max(id) FROM %.40s", table);
+    if (sqlite3_prepare_v2(s->reader, sql, -1, &st, NULL) == SQLITE_OK && sqlite3_step(st) == SQLITE_ROW)
+        id = sqlite3_column_int64(st, 0);
+    sqlite3_finalize(st);
+    return id;
+}
+
+static const char *text_of(sqlite3_stmt *st, int i)
+{
+    const char *t = (const char *)sqlite3_column_text(st, i);
+    return t ? t : "";
+}
+
+void store_load_models(struct store *s, void (*fn)(void *arg, const struct store_model *m), void *arg)
+{
+    sqlite3_stmt *st = NULL;
+    sqlite3_prepare_v2(s->reader,
+        "SELECT id, name, graph_hash, blob_hash, inputs, outputs, bytes, nodes, weight_bytes FROM models", -1, &st,
+        NULL);
+    while (st && sqlite3_step(st) == SQLITE_ROW) {
+        struct store_model m = {.id = sqlite3_column_int64(st, 0),
+            .name = text_of(st, 1),
+            .graph_hash = text_of(st, 2),
+            .blob_hash = text_of(st, 3),
+            .inputs = text_of(st, 4),
+            .outputs = text_of(st, 5),
+            .bytes = sqlite3_column_int64(st, 6),
+            .nodes = sqlite3_column_int64(st, 7),
+            .weight_bytes = sqlite3_column_int64(st, 8)};
+        fn(arg, &m);
+    }
+    sqlite3_finalize(st);
+}
+
+void store_load_blobs(
+    struct store *s, void (*fn)(void *arg, const char *hash, const char *file, int64_t at, int64_t bytes), void *arg)
+{
+    sqlite3_stmt *st = NULL;
+    sqlite3_prepare_v2(s->reader, "SELECT hash, file, at, bytes FROM blobs", -1, &st, NULL);
+    while (st && sqlite3_step(st) == SQLITE_ROW)
+        fn(arg, text_of(st, 0), text_of(st, 1), sqlite3_column_int64(st, 2), sqlite3_column_int64(st, 3));
+    sqlite3_finalize(st);
+}
+
+void store_load_jobs(struct store *s, void (*fn)(void *arg, const struct store_job *j), void *arg)
+{
+    sqlite3_stmt *st = NULL;
+    sqlite3_prepare_v2(s->reader,
+        "SELECT id, kind, model, graph_hash, state, objective, request, source, batch, microbatch, samples, done, "
+        "done_map, labelled, correct, outputs, forms, run_ms, replans, plan, error, created_ms, started_ms FROM jobs "
+        "WHERE state NOT IN ('done', 'failed', 'canceled') ORDER BY id",
+        -1, &st, NULL);
+    while (st && sqlite3_step(st) == SQLITE_ROW) {
+        struct store_job j = {.id = sqlite3_column_int64(st, 0),
+            .kind = text_of(st, 1),
+            .model = text_of(st, 2),
+            .graph_hash = text_of(st, 3),
+            .state = text_of(st, 4),
+            .objective = text_of(st, 5),
+            .request = text_of(st, 6),
+            .source = text_of(st, 7),
+            .batch = sqlite3_column_int64(st, 8),
+            .microbatch = sqlite3_column_int64(st, 9),
+            .samples = sqlite3_column_int64(st, 10),
+            .done = sqlite3_column_int64(st, 11),
+            .done_map = sqlite3_column_blob(st, 12),
+            .done_map_len = (size_t)sqlite3_column_bytes(st, 12),
+            .labelled = sqlite3_column_int64(st, 13),
+            .correct = sqlite3_column_int64(st, 14),
+            .outputs = text_of(st, 15),
+            .forms = text_of(st, 16),
+            .run_ms = sqlite3_column_double(st, 17),
+            .replans = sqlite3_column_int64(st, 18),
+            .plan = sqlite3_column_int64(st, 19),
+            .error = text_of(st, 20),
+            .created_ms = sqlite3_column_int64(st, 21),
+            .started_ms = sqlite3_column_int64(st, 22)};
+        fn(arg, &j);
+    }
+    sqlite3_finalize(st);
+}
+
+void store_load_profile(struct store *s, const char *graph, const char *agent, const char *backends,
+    void (*fn)(void *arg, const struct store_time *t), void *arg)
+{
+    sqlite3_stmt *st = NULL;
+    const char *const keys[] = {graph, agent, backends};
+    sqlite3_prepare_v2(s->reader,
+        "SELECT node, form, size, ms, prepare_ms, packed_bytes, workspace_bytes FROM profiles WHERE graph_hash = ?1 "
+        "AND "
+        "agent = ?2 AND backends = ?3 ORDER BY node, form, size",
+        -1, &st, NULL);
+    for (int i = 0; st && i < 3; i++)
+        sqlite3_bind_text(st, i + 1, keys[i], -1, SQLITE_STATIC);
+    while (st && sqlite3_step(st) == SQLITE_ROW) {
+        struct store_time t = {.node = sqlite3_column_int(st, 0),
+            .form = text_of(st, 1),
+            .size = sqlite3_column_int64(st, 2),
+            .ms = sqlite3_column_double(st, 3),
+            .prepare_ms = sqlite3_column_double(st, 4),
+            .packed_bytes = sqlite3_column_int64(st, 5),
+            .workspace_bytes = sqlite3_column_int64(st, 6)};
+        fn(arg, &t);
+    }
+    sqlite3_finalize(st);
+}
+
+/* ---- open and close ---- */
+
+static yk_err take_lock(struct store *s, struct yk_diag *why)
+{
+    char *path = yk_xasprintf("%s.lock", s->config.path);
+    yk_err err = YK_OK;
+    s->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (s->lock_fd < 0) {
+        err = yk_fail(why, yk_err_from_errno(errno), "cannot open %s: %s", path, strerror(errno));
+    } else if (flock(s->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+        char pid[24] = "";
+        ssize_t n = pread(s->lock_fd, pid, sizeof pid - 1, 0);
+        pid[n > 0 ? n : 0] = '\0';
+        pid[strcspn(pid, "\n")] = '\0';
+        err = yk_fail(why, YK_BUSY,
+            "another yoked (pid %s) has the database %s: stop it, or give this one another --db", pid, s->config.path);
+    } else {
+        char pid[24];
+        int n = snprintf(pid, sizeof pid, "%ld\n", (long)getpid());
+        if (ftruncate(s->lock_fd, 0) != 0 || pwrite(s->lock_fd, pid, (size_t)n, 0) != n)
+            err = yk_fail(why, yk_err_from_errno(errno), "cannot write %s: %s", path, strerror(errno));
+    }
+    free(path);
+    return err;
+}
+
+static yk_err sql_error(struct store *s, int code, struct yk_diag *why)
+{
+    return yk_fail(
+        why, error_of(code) ? error_of(code) : YK_IO, "database %s: %s", s->config.path, sqlite3_errmsg(s->db));
+}
+
+/* Forward migrations: entry i brings a database from user_version i to i + 1. */
+static const char *const migrations[] = {store_schema_sql};
+
+static int64_t pragma_int(sqlite3 *db, const char *sql)
+{
+    sqlite3_stmt *st = NULL;
+    int64_t v = -1;
+    if (sqlite3_prepare_v2(db, sql, -1, &st, NULL) == SQLITE_OK && sqlite3_step(st) == SQLITE_ROW)
+        v = sqlite3_column_int64(st, 0);
+    sqlite3_finalize(st);
+    return v;
+}
+
+static yk_err migrate(struct store *s, struct yk_diag *why)
+{
+    int64_t version = pragma_int(s->db, "PRAGMA user_version");
+    if (version < 0)
+        return yk_fail(why, YK_FORMAT, "database %s: %s", s->config.path, sqlite3_errmsg(s->db));
+    if (version > (int64_t)YK_COUNT(migrations))
+        return yk_fail(why, YK_VERSION, "database %s has schema %lld, this yoked knows up to %zu: use a newer yoked",
+            s->config.path, (long long)version, YK_COUNT(migrations));
+    for (; version < (int64_t)YK_COUNT(migrations); version++) {
+        char set[64];
+        snprintf(set, sizeof set, "PRAGMA user_version = %lld", (long long)version + 1);
+        int code = sqlite3_exec(s->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+        if (code == SQLITE_OK)
+            code = sqlite3_exec(s->db, migrations[version], NULL, NULL, NULL);
+        if (code == SQLITE_OK)
+            code = sqlite3_exec(s->db, set, NULL, NULL, NULL);
+        if (code == SQLITE_OK)
+            code = sqlite3_exec(s->db, "COMMIT", NULL, NULL, NULL);
+        if (code != SQLITE_OK) {
+            yk_err err = sql_error(s, code, why);
+            sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
+            return err;
+        }
+    }
+    return YK_OK;
+}
+
+static yk_err open_db(struct store *s, struct yk_diag *why)
+{
+    static const char setup[] = "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;"
+                                "PRAGMA journal_size_limit = " WAL_LIMIT "; PRAGMA wal_autocheckpoint = 1000;";
+    int code =
+        sqlite3_open_v2(s->config.path, &s->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
+    if (code != SQLITE_OK)
+        return sql_error(s, code, why);
+    sqlite3_busy_timeout(s->db, 5000);
+    if ((code = sqlite3_exec(s->db, setup, NULL, NULL, NULL)) != SQLITE_OK)
+        return sql_error(s, code, why);
+    yk_err err = migrate(s, why);
+    if (err)
+        return err;
+    code = sqlite3_exec(s->db,
+        "INSERT INTO meta VALUES ('term', 1) ON CONFLICT(key) DO UPDATE SET value = value + 1;"
+        "UPDATE agents SET state = 'away', jobs = 0;",
+        NULL, NULL, NULL);
+    if (code != SQLITE_OK)
+        return sql_error(s, code, why);
+    s->term = pragma_int(s->db, "SELECT value FROM meta WHERE key = 'term'");
+    code = sqlite3_open_v2(s->config.path, &s->reader, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX, NULL);
+    if (code != SQLITE_OK)
+        return sql_error(s, code, why);
+    sqlite3_busy_timeout(s->reader, 5000);
+    return YK_OK;
+}
+
+yk_err store_open(const struct store_config *c, struct store **out, struct yk_diag *why)
+{
+    struct store *s = yk_xalloc(sizeof *s);
+    s->config = *c;
+    s->config.path = yk_xstrdup(c->path);
+    s->lock_fd = -1;
+    yk_err err = take_lock(s, why);
+    if (!err)
+        err = open_db(s, why);
+    if (!err)
+        err = worker_open(c->net, "store", c->threaded, &s->worker, why);
+    if (err)
+        store_close(s);
+    else
+        *out = s;
+    return err;
+}
+
+void store_close(struct store *s)
+{
+    if (!s)
+        return;
+    if (s->worker)
+        worker_close(s->worker);
+    for (size_t i = 0; i < STORE_SQL_COUNT; i++)
+        sqlite3_finalize(s->stmts[i]);
+    sqlite3_close(s->reader);
+    sqlite3_close(s->db);
+    if (s->lock_fd >= 0)
+        close(s->lock_fd);
+    free((char *)s->config.path);
+    free(s);
+}
