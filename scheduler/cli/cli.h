@@ -1,0 +1,64 @@
+/* The `yoke` command: what its commands share. A command is one row of cli_commands (main.c) and one function; it talks
+ * REST through rest.h, except `local`. Exit codes: 0 done, 1 the work failed, 2 wrong usage. */
+#ifndef YK_CLI_H
+#define YK_CLI_H
+
+#include "common/conf.h"
+#include "common/json.h"
+
+/* Every flag of every command; a command's table names those that it takes. */
+struct cli_opts {
+    char *rest;
+    bool json;
+    char *name, *input, *output, *data, *split, *source, *plan, *pin, *codec, *job, *mean, *std, *backend,
+        *microbatch_text;
+    int objective;
+    int64_t batch, deadline_ms, threads, repeat;
+    bool explain, watch, ops;
+};
+
+struct cli {
+    struct cli_opts o;
+    struct conf_args args; /* positional: after the command's words */
+    bool tty;              /* standard error is a terminal: bars instead of lines */
+    struct cli_rest *rest;
+};
+
+#define CLI_DONE 0
+#define CLI_FAILED 1
+#define CLI_USAGE 2
+
+struct cli_command {
+    const char *words; /* "model add" */
+    const char *usage; /* behind the words: "FILE.onnx [--name=S]" */
+    const char *help;  /* one line */
+    const struct conf_key *keys;
+    int n_keys;
+    int min_args, max_args;
+    int (*run)(struct cli *c);
+};
+
+extern const char *const cli_objectives[]; /* by cli_opts.objective: "latency", "throughput", "cloud-cost" */
+
+/* Prints "yoke: <why>" to standard error and returns CLI_FAILED (CLI_USAGE for YK_INVAL of a flag is the caller's). */
+int cli_fail(yk_err err, const struct yk_diag *why);
+/* A file into memory (at most limit bytes); free() it. */
+yk_err cli_read_file(const char *path, size_t limit, uint8_t **data, size_t *len, struct yk_diag *why);
+/* Written beside and renamed, so that a failure leaves the old file. */
+yk_err cli_write_file(const char *path, const void *data, size_t len, struct yk_diag *why);
+
+int cli_agents(struct cli *c);
+int cli_links(struct cli *c);
+int cli_models(struct cli *c);
+int cli_jobs(struct cli *c);
+int cli_job(struct cli *c);
+int cli_cancel(struct cli *c);
+int cli_model_add(struct cli *c);
+int cli_plan(struct cli *c);
+int cli_infer(struct cli *c);
+int cli_batch(struct cli *c);
+int cli_local_infer(struct cli *c);
+int cli_local_batch(struct cli *c);
+int cli_local_bench(struct cli *c);
+
+#endif

@@ -1,0 +1,33 @@
+/* A model loaded on this machine, without a scheduler: what `yoke local` commands share. */
+#ifndef YK_LOCAL_H
+#define YK_LOCAL_H
+
+#include "common/plan.h"
+#include "kernels/exec.h"
+#include "scheduler/cli/cli.h"
+
+struct local {
+    struct graph *graph; /* canonical inference graph */
+    char hash[65];       /* of its skeleton, as plans name it */
+    struct pool *pool;
+    struct backends backends;
+    struct plan *plan;  /* of --plan, or NULL */
+    const char **forms; /* of the plan, by node; or NULL */
+    int64_t *sizes;     /* maximum of each named dimension */
+    int32_t batch_dim;  /* -1: the model has a fixed batch */
+    int64_t fixed_batch;
+    struct exec *exec;
+};
+
+/* Imports path, runs the passes, reads --plan if given (same graph hash, or an error). */
+yk_err local_open(struct cli *c, const char *path, struct local *l, struct yk_diag *why);
+/* Prepares the whole graph for at most max_batch samples; other named dims take the sizes in l->sizes. */
+yk_err local_load(struct local *l, int64_t max_batch, struct yk_diag *why);
+void local_close(struct local *l);
+
+/* A graph input's shape at l->sizes with the batch replaced. */
+yk_err local_input_shape(const struct local *l, int32_t input, int64_t batch, struct shape *out, struct yk_diag *why);
+/* Tensors of the graph outputs at these sizes; free data with free(). */
+yk_err local_outputs_alloc(struct local *l, const int64_t *sizes, struct tensor **out, struct yk_diag *why);
+
+#endif

@@ -1,0 +1,267 @@
+/* Finds the command, reads its flags, runs it. */
+#include "scheduler/cli/cli.h"
+
+#include "scheduler/cli/rest.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define KEY(text, kind, otherwise, lo, hi, help, field, choices, value)                       \
+    {                                                                                         \
+        text, kind, otherwise, lo, hi, help, offsetof(struct cli_opts, field), choices, value \
+    }
+#define NO_LIMIT 0, 0
+#define MANY INT64_C(1000000000)
+
+#define KEY_NAME KEY("name", CONF_STR, NULL, NO_LIMIT, "Name of the model (default: the file's name).", name, NULL, "S")
+#define KEY_OBJECTIVE(other)                                                             \
+    KEY("objective", CONF_ENUM, other, NO_LIMIT, "What the plan is best at.", objective, \
+        "latency|throughput|cloud-cost", NULL)
+#define KEY_BATCH(other) KEY("batch", CONF_I64, other, 1, MANY, "Samples of one step.", batch, NULL, "N")
+#define KEY_MICROBATCH                                                                                             \
+    KEY("microbatch", CONF_STR, "auto", NO_LIMIT, "Samples that travel together, or auto.", microbatch_text, NULL, \
+        "auto|N")
+#define KEY_SOURCE                                                                                                 \
+    KEY("source", CONF_STR, NULL, NO_LIMIT, "Agent that holds the data (default: the planner picks one).", source, \
+        NULL, "AGENT")
+#define KEY_DEADLINE KEY("deadline-ms", CONF_I64, NULL, 0, MANY, "Time the job has.", deadline_ms, NULL, "T")
+#define KEY_CODEC \
+    KEY("codec", CONF_STR, NULL, NO_LIMIT, "Codecs the plan may use on links besides fp32: fp16.", codec, NULL, "LIST")
+#define KEY_PIN KEY("pin", CONF_STR, NULL, NO_LIMIT, "Stages that stay on the source: first,last.", pin, NULL, "LIST")
+#define KEY_PLAN                                                                                                     \
+    KEY("plan", CONF_STR, NULL, NO_LIMIT, "Run exactly this plan (what `yoke plan --json` printed, edited or not).", \
+        plan, NULL, "FILE.json")
+#define KEY_INPUT KEY("input", CONF_STR, NULL, NO_LIMIT, "The input, a .npy file.", input, NULL, "x.npy")
+#define KEY_OUTPUT KEY("output", CONF_STR, NULL, NO_LIMIT, "Where the output goes, a .npy file.", output, NULL, "y.npy")
+#define KEY_DATA                                                                                                     \
+    KEY("data", CONF_STR, NULL, NO_LIMIT, "A folder or file here, or a name under a data root of the source.", data, \
+        NULL, "PATH|NAME")
+#define KEY_SPLIT KEY("split", CONF_STR, "t10k", NO_LIMIT, "Which part of an IDX data set.", split, NULL, "train|t10k")
+#define KEY_MEAN KEY("mean", CONF_STR, NULL, NO_LIMIT, "Subtracted from the pixels, per channel.", mean, NULL, "A,B,C")
+#define KEY_STD KEY("std", CONF_STR, NULL, NO_LIMIT, "Divides the pixels, per channel.", std, NULL, "A,B,C")
+#define KEY_THREADS KEY("threads", CONF_I64, NULL, 0, 1024, "Compute threads; 0: all cores.", threads, NULL, "N")
+#define KEY_BACKEND KEY("backend", CONF_STR, "auto", NO_LIMIT, "auto, or a list of backends.", backend, NULL, "LIST")
+
+static const struct conf_key keys_rest[] = {
+    KEY("rest", CONF_STR, "http://127.0.0.1:7711", NO_LIMIT, "Where yoked answers.", rest, NULL, "URL"),
+    KEY("json", CONF_BOOL, NULL, NO_LIMIT, "Print JSON for programs.", json, NULL, NULL),
+};
+static const struct conf_key keys_model_add[] = {KEY_NAME};
+static const struct conf_key keys_job[] = {
+    KEY("watch", CONF_BOOL, NULL, NO_LIMIT, "Follow the job until it ends.", watch, NULL, NULL)};
+static const struct conf_key keys_plan[] = {
+    KEY("job", CONF_STR, "batch", NO_LIMIT, "Kind of job: infer or batch.", job, NULL, "KIND"), KEY_OBJECTIVE(NULL),
+    KEY_BATCH("1"), KEY_MICROBATCH, KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN,
+    KEY("explain", CONF_BOOL, NULL, NO_LIMIT, "Say why this plan.", explain, NULL, NULL)};
+static const struct conf_key keys_infer[] = {
+    KEY_INPUT, KEY_OUTPUT, KEY_OBJECTIVE("latency"), KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN};
+static const struct conf_key keys_batch[] = {KEY_DATA, KEY_SPLIT, KEY_SOURCE, KEY_BATCH("64"), KEY_MICROBATCH,
+    KEY_OUTPUT, KEY_OBJECTIVE("throughput"), KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_MEAN, KEY_STD, KEY_PLAN};
+static const struct conf_key keys_local_infer[] = {KEY_INPUT, KEY_OUTPUT, KEY_PLAN, KEY_THREADS, KEY_BACKEND};
+static const struct conf_key keys_local_batch[] = {KEY_DATA, KEY_SPLIT, KEY_BATCH("64"), KEY_MICROBATCH, KEY_OUTPUT,
+    KEY_MEAN, KEY_STD, KEY_PLAN, KEY_THREADS, KEY_BACKEND};
+static const struct conf_key keys_local_bench[] = {KEY_BATCH("1"), KEY_PLAN, KEY_THREADS, KEY_BACKEND,
+    KEY("repeat", CONF_I64, "10", 1, 100000, "Timed runs after two warm-ups.", repeat, NULL, "N"),
+    KEY("ops", CONF_BOOL, NULL, NO_LIMIT, "Time every node too.", ops, NULL, NULL)};
+
+const char *const cli_objectives[] = {"latency", "throughput", "cloud-cost"};
+
+#define NO_KEYS NULL, 0
+#define KEYS(table) table, (int)YK_COUNT(table)
+static const struct cli_command commands[] = {
+    {"agents", "", "The devices of the fleet.", NO_KEYS, 0, 0, cli_agents},
+    {"links", "", "What was measured between them.", NO_KEYS, 0, 0, cli_links},
+    {"models", "", "The models that yoked holds.", NO_KEYS, 0, 0, cli_models},
+    {"jobs", "", "Jobs, newest first.", NO_KEYS, 0, 0, cli_jobs},
+    {"model add", "FILE.onnx", "Give yoked a model.", KEYS(keys_model_add), 1, 1, cli_model_add},
+    {"plan", "MODEL", "Where the stages would go, and why.", KEYS(keys_plan), 1, 1, cli_plan},
+    {"infer", "MODEL --input=x.npy", "Run one input.", KEYS(keys_infer), 1, 1, cli_infer},
+    {"batch", "MODEL --data=PATH|NAME", "Run a whole data set.", KEYS(keys_batch), 1, 1, cli_batch},
+    {"job", "ID", "One job: state, progress, events.", KEYS(keys_job), 1, 1, cli_job},
+    {"cancel", "ID", "End a job.", NO_KEYS, 1, 1, cli_cancel},
+    {"local infer", "FILE.onnx --input=x.npy", "Run one input on this machine, without a scheduler.",
+        KEYS(keys_local_infer), 1, 1, cli_local_infer},
+    {"local batch", "FILE.onnx --data=PATH", "Run a data set on this machine.", KEYS(keys_local_batch), 1, 1,
+        cli_local_batch},
+    {"local bench", "FILE.onnx", "Time a model on this machine.", KEYS(keys_local_bench), 1, 1, cli_local_bench},
+};
+
+static const struct conf_table base = {"yoke", NULL, KEYS(keys_rest), NULL};
+
+int cli_fail(yk_err err, const struct yk_diag *why)
+{
+    fprintf(stderr, "yoke: %s\n", why->text[0] ? why->text : yk_err_text(err));
+    return CLI_FAILED;
+}
+
+yk_err cli_read_file(const char *path, size_t limit, uint8_t **data, size_t *len, struct yk_diag *why)
+{
+    yk_err err = YK_OK;
+    uint8_t *bytes = NULL;
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return yk_fail(why, yk_err_from_errno(errno), "cannot open %s: %s", path, strerror(errno));
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        err = yk_fail(why, YK_INVAL, "%s is not a regular file", path);
+        goto out;
+    }
+    if ((uint64_t)st.st_size > limit) {
+        err = yk_fail(why, YK_LIMIT, "%s has %lld bytes; the limit is %zu", path, (long long)st.st_size, limit);
+        goto out;
+    }
+    bytes = yk_try_alloc((size_t)st.st_size + 1, 1);
+    if (!bytes) {
+        err = yk_fail(why, YK_NOMEM, "no memory for the %lld bytes of %s", (long long)st.st_size, path);
+        goto out;
+    }
+    for (size_t have = 0; have < (size_t)st.st_size;) {
+        ssize_t n = read(fd, bytes + have, (size_t)st.st_size - have);
+        if (n > 0) {
+            have += (size_t)n;
+        } else if (n == 0 || errno != EINTR) {
+            err = yk_fail(why, YK_IO, "cannot read %s: %s", path, n ? strerror(errno) : "it shrank meanwhile");
+            goto out;
+        }
+    }
+    *data = bytes;
+    *len = (size_t)st.st_size;
+    bytes = NULL;
+out:
+    free(bytes);
+    close(fd);
+    return err;
+}
+
+yk_err cli_write_file(const char *path, const void *data, size_t len, struct yk_diag *why)
+{
+    yk_err err = YK_OK;
+    char *temp = yk_xasprintf("%s.part-%ld", path, (long)getpid());
+    int fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        err = yk_fail(why, yk_err_from_errno(errno), "cannot write %s: %s", path, strerror(errno));
+        free(temp);
+        return err;
+    }
+    for (size_t done = 0; done < len;) {
+        ssize_t n = write(fd, (const uint8_t *)data + done, len - done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            err = yk_fail(why, yk_err_from_errno(errno), "cannot write %s: %s", path, strerror(errno));
+            break;
+        }
+        done += (size_t)n;
+    }
+    if (close(fd) != 0 && !err)
+        err = yk_fail(why, yk_err_from_errno(errno), "cannot write %s: %s", path, strerror(errno));
+    if (!err && rename(temp, path) != 0)
+        err = yk_fail(why, yk_err_from_errno(errno), "cannot rename to %s: %s", path, strerror(errno));
+    if (err)
+        unlink(temp);
+    free(temp);
+    return err;
+}
+
+static void print_help(FILE *f)
+{
+    fprintf(f, "usage: yoke [--rest=URL] [--json] COMMAND ...\n\n");
+    for (size_t i = 0; i < YK_COUNT(commands); i++) {
+        char line[80];
+        snprintf(line, sizeof line, "%s%s%s", commands[i].words, commands[i].usage[0] ? " " : "", commands[i].usage);
+        fprintf(f, "  yoke %-34s %s\n", line, commands[i].help);
+    }
+    fprintf(f, "\n`yoke COMMAND --help` lists a command's flags. The scheduler is --rest, else $YOKE_REST, else "
+               "http://127.0.0.1:7711.\nExit codes: 0 done, 1 the work failed, 2 wrong usage.\n");
+}
+
+/* The command whose words are the first positional arguments; they are moved to the front of argv and *n_words set. */
+static const struct cli_command *find_command(int argc, char **argv, int *word_at, int *n_words)
+{
+    const char *first = conf_command(&base, argc, argv);
+    if (!first)
+        return NULL;
+    int at = 1;
+    while (at < argc && argv[at] != first)
+        at++;
+    for (size_t i = 0; i < YK_COUNT(commands); i++) {
+        const char *space = strchr(commands[i].words, ' ');
+        size_t len = space ? (size_t)(space - commands[i].words) : strlen(commands[i].words);
+        if (strlen(first) != len || strncmp(first, commands[i].words, len) != 0)
+            continue;
+        if (space && (at + 1 >= argc || strcmp(argv[at + 1], space + 1) != 0))
+            continue;
+        *word_at = at;
+        *n_words = space ? 2 : 1;
+        return &commands[i];
+    }
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    int word_at = 0, n_words = 0;
+    const struct cli_command *command = find_command(argc, argv, &word_at, &n_words);
+    struct yk_diag why = {0};
+    struct cli c = {.tty = isatty(STDERR_FILENO)};
+    if (!command) {
+        const char *word = conf_command(&base, argc, argv);
+        struct conf_table table = {"yoke", NULL, base.keys, base.n_keys, NULL};
+        if (word) {
+            fprintf(stderr, "yoke: unknown command '%s'; `yoke --help` lists them\n", word);
+            return CLI_USAGE;
+        }
+        if (conf_parse(&table, argc, argv, &c.o, &c.args, &why)) {
+            fprintf(stderr, "yoke: %s\n", why.text);
+            return CLI_USAGE;
+        }
+        bool help = c.args.help, version = c.args.version, config = c.args.print_config;
+        conf_fini(&table, &c.o, &c.args);
+        if (version)
+            printf("yoke %s\n", YOKE_VERSION);
+        else if (config)
+            conf_print(&base, stdout);
+        else
+            print_help(help ? stdout : stderr);
+        return help || version || config ? CLI_DONE : CLI_USAGE;
+    }
+
+    /* Take the command's words out, so that what remains is flags and arguments. */
+    for (int i = word_at; i + n_words < argc; i++)
+        argv[i] = argv[i + n_words];
+    argc -= n_words;
+    char *usage = yk_xasprintf("usage: yoke %s %s [flags]\n%s\n", command->words, command->usage, command->help);
+    struct conf_table table = {"yoke", usage, command->keys, command->n_keys, &base};
+    int code = CLI_USAGE;
+    if (conf_parse(&table, argc, argv, &c.o, &c.args, &why)) {
+        fprintf(stderr, "yoke: %s (`yoke %s --help` lists its flags)\n", why.text, command->words);
+        free(usage);
+        return code;
+    }
+    if (c.args.help) {
+        conf_help(&table, stdout);
+        code = CLI_DONE;
+    } else if (c.args.version) {
+        printf("yoke %s\n", YOKE_VERSION);
+        code = CLI_DONE;
+    } else if (c.args.print_config) {
+        conf_print(&table, stdout);
+        code = CLI_DONE;
+    } else if (c.args.n < command->min_args || c.args.n > command->max_args) {
+        fprintf(stderr, "yoke: usage: yoke %s %s [flags]\n", command->words, command->usage);
+    } else {
+        code = command->run(&c);
+    }
+    cli_rest_close(c.rest);
+    conf_fini(&table, &c.o, &c.args);
+    free(usage);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "yoke: cannot write to standard output\n");
+        return code ? code : CLI_FAILED;
+    }
+    return code;
+}

@@ -1,0 +1,195 @@
+"""Bad input and hard places: every one gets an error that names the thing, and nothing falls over."""
+import json
+import os
+import pathlib
+import resource
+import socket
+import stat
+import subprocess
+import urllib.parse
+
+import harness
+from harness import BIN, DATASETS, FMNIST, Fleet, resident_bytes
+
+
+def test_second_daemon_on_one_database():
+    with Fleet() as fleet:
+        second = subprocess.run([BIN / "yoked", f"--db={fleet.db}", "--rest=http://127.0.0.1:0", "--listen=tcp://127.0.0.1:0"],
+                                capture_output=True, text=True, timeout=20)
+        assert second.returncode == 1 and "yoke.db" in second.stderr, second
+
+
+def test_busy_port():
+    with Fleet() as fleet:
+        second = subprocess.run([BIN / "yoked", f"--db={fleet.dir}/other.db", f"--rest={fleet.rest}",
+                                 "--listen=tcp://127.0.0.1:0"], capture_output=True, text=True, timeout=20)
+        port = str(urllib.parse.urlsplit(fleet.rest).port)
+        assert second.returncode == 1 and port in second.stderr, second
+
+
+def test_off_loopback_is_refused():
+    done = subprocess.run([BIN / "yoked", "--db=/tmp/nowhere.db", "--rest=http://0.0.0.0:0"], capture_output=True, text=True,
+                          timeout=20)
+    assert done.returncode in (1, 2) and "loopback" in done.stderr, done
+    assert not pathlib.Path("/tmp/nowhere.db").exists()
+
+
+def test_no_permission():
+    with Fleet(start=False) as fleet:
+        done = subprocess.run([BIN / "yoked", "--db=/proc/yoke/yoke.db", "--rest=http://127.0.0.1:0",
+                               "--listen=tcp://127.0.0.1:0"], capture_output=True, text=True, timeout=20)
+        assert done.returncode == 1 and "/proc/yoke" in done.stderr, done
+        done = subprocess.run([BIN / "yoke-agent", "--scheduler=tcp://127.0.0.1:9", "--state=/proc/yoke"], capture_output=True,
+                              text=True, timeout=20)
+        assert done.returncode == 1 and "/proc/yoke" in done.stderr, done
+
+
+def test_wrong_usage():
+    for command in (["yoke"], ["yoke", "nonsense"], ["yoke", "batch"], ["yoke", "plan", "m", "--objektive=latency"],
+                    ["yoke", "plan", "m", "--batch=0"], ["yoked", "--local-agents=-1"], ["yoke-agent"],
+                    ["yoke-agent", "--scheduler=tcp://127.0.0.1:9", "--class=toaster"]):
+        done = subprocess.run([BIN / command[0], *command[1:]], capture_output=True, text=True, timeout=20)
+        assert done.returncode == 2, (command, done)
+        assert done.stderr.strip(), command
+    done = subprocess.run([BIN / "yoke", "plan", "m", "--objektive=latency"], capture_output=True, text=True)
+    assert "--objective" in done.stderr, done.stderr
+    for program in ("yoke", "yoked", "yoke-agent"):
+        done = subprocess.run([BIN / program, "--help"], capture_output=True, text=True)
+        assert done.returncode == 0 and "--" in done.stdout
+
+
+def test_print_config_reads_back():
+    for program in ("yoked", "yoke-agent"):
+        printed = subprocess.run([BIN / program, "--print-config"], capture_output=True, text=True, timeout=20)
+        assert printed.returncode == 0, printed
+        again = subprocess.run([BIN / program, "--config=/dev/stdin", "--print-config"], input=printed.stdout,
+                               capture_output=True, text=True, timeout=20)
+        assert again.returncode == 0 and again.stdout == printed.stdout
+        kept = (harness.ROOT / "config" / f"{program}.conf").read_text()
+        assert kept == printed.stdout, f"config/{program}.conf is not what {program} --print-config prints"
+
+
+def test_hostile_models():
+    good = FMNIST.read_bytes()
+    with Fleet() as fleet:
+        cases = {"empty": b"", "text": b"hello world\n" * 100, "truncated": good[: len(good) // 2],
+                 "nested": b"\x3a\x80\x80\x80\x80\x08" * 50, "huge": b"\x3a\xff\xff\xff\xff\x7f" + b"x" * 100}
+        for name, data in cases.items():
+            path = fleet.dir / f"{name}.onnx"
+            path.write_bytes(data)
+            done = fleet.yoke("model", "add", path, ok=False)
+            assert done.code == 1 and name in done.err, (name, done.err)
+        assert fleet.list("models") == []
+        fleet.add_model(FMNIST, "fmnist")
+
+
+def test_wrong_input_shape_and_dtype():
+    import numpy
+    with Fleet() as fleet:
+        fleet.agent("pc")
+        fleet.add_model(FMNIST, "fmnist")
+        for name, array in (("rank", numpy.zeros((2, 28, 28), "float32")), ("size", numpy.zeros((2, 1, 28, 27), "float32")),
+                            ("dtype", numpy.zeros((2, 1, 28, 28), "float64"))):
+            path = fleet.dir / f"{name}.npy"
+            numpy.save(path, array)
+            done = fleet.yoke("infer", "fmnist", f"--input={path}", ok=False)
+            assert done.code == 1 and "x" in done.err, (name, done.err)
+            done = harness.local("infer", FMNIST, f"--input={path}", ok=False)
+            assert done.code == 1, (name, done.err)
+
+
+def test_rest_bodies():
+    with Fleet() as fleet:
+        for body, status in (("{", 400), ("[]", 400), ('{"kind": "batch"}', 400), ('{"kind":"batch","model":"no"}', 404)):
+            got, answer = fleet.request("POST", "/v1/jobs", body)
+            assert got == status and answer["error"] and answer["text"], (body, got, answer)
+        got, answer = fleet.request("POST", "/v1/jobs", "{" + " " * (2 << 20) + "}")
+        assert got == 413 and "limit" in answer["text"], (got, answer)
+        got, _ = fleet.request("POST", "/v1/jobs", "{}", {"Content-Type": "text/plain"})
+        assert got == 415, got
+        got, _ = fleet.request("GET", "/v1/agents", headers={"Host": "evil.example"})
+        assert got == 403, got
+        got, _ = fleet.request("GET", "/v1/agents", headers={"Origin": "http://evil.example"})
+        assert got == 403, got
+        for path in ("/v1/models/../../etc/passwd", "/v1/blobs/..%2f..%2fetc%2fpasswd", "/v1/jobs/%00", "/nothing"):
+            got, _ = fleet.request("GET", path)
+            assert got in (400, 404), (path, got)
+        url = urllib.parse.urlsplit(fleet.rest)
+        with socket.create_connection((url.hostname, url.port)) as s:
+            s.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                      b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n")
+            s.settimeout(10)
+            assert b" 411 " in s.recv(4096).split(b"\r\n")[0] + b" "
+
+
+def test_data_set_names_are_confined():
+    with Fleet() as fleet:
+        fleet.agent("pc", f"--data-root={DATASETS}")
+        fleet.add_model(FMNIST, "fmnist")
+        for name in ("../../etc", "/etc", "fashion-mnist/../../../etc", "nothing-here"):
+            status, job = fleet.request("POST", "/v1/jobs", {"kind": "batch", "model": "fmnist", "data": {"name": name},
+                                                             "source": "pc", "batch": 100})
+            if status >= 400:
+                continue
+            done = fleet.yoke("job", job["job"], "--watch", ok=False)
+            assert done.code == 1, (name, done.out)
+            assert fleet.list("jobs")[0]["state"] == "failed"
+
+
+def test_connect_and_vanish():
+    """1,000 clients that connect to either port, say something or nothing, and go: memory is flat."""
+    with Fleet() as fleet:
+        agent = fleet.agent("pc")
+        rest, listen = urllib.parse.urlsplit(fleet.rest), urllib.parse.urlsplit(fleet.listen)
+        says = [b"", b"GET / HTTP/1.1\r\nHost: x", b"\x00" * 40, b"1KOY\xff\xff\xff\xff" + b"\x00" * 8, b"x" * 5000]
+
+        def rounds(n):
+            for i in range(n):
+                url = rest if i % 2 else listen
+                with socket.create_connection((url.hostname, url.port)) as s:
+                    try:
+                        s.sendall(says[i % len(says)])
+                    except OSError:
+                        pass
+        rounds(300)
+        harness.wait_for("the daemon to answer", lambda: fleet.list("agents"))
+        before = resident_bytes(fleet.yoked.pid)
+        rounds(1000)
+        harness.wait_for("the daemon to answer", lambda: fleet.list("agents"))
+        grown = resident_bytes(fleet.yoked.pid) - before
+        assert grown < 2 << 20, f"yoked grew by {grown} bytes"
+        descriptors = len(os.listdir(f"/proc/{fleet.yoked.pid}/fd"))
+        assert descriptors < 100, descriptors
+        assert agent.poll() is None
+
+
+def test_idle_agent_is_small():
+    with Fleet() as fleet:
+        agent = fleet.agent("pc")
+        harness.time.sleep(2)
+        resident = resident_bytes(agent.pid)
+        print(f"    idle agent: {resident / 2**20:.1f} MiB")
+        assert resident <= 16 << 20, f"{resident / 2**20:.1f} MiB"
+
+
+def test_absent_memory_figure():
+    """An agent that does not know its memory gets no stage, and the answer names it."""
+    with Fleet() as fleet:
+        fleet.agent("tiny", emulate={"gflops": 5, "memory_bytes": 100_000})
+        fleet.add_model(FMNIST, "fmnist")
+        done = fleet.yoke("plan", "fmnist", "--job=batch", "--batch=64", "--source=tiny", ok=False)
+        assert done.code == 1 and "tiny" in done.err and "memory" in done.err, done.err
+
+
+def test_full_disk():
+    """A file-size limit stands in for a full disk: the upload fails with a reason and the daemon lives."""
+    with Fleet(start=False) as fleet:
+        limit = 400 * 1024
+
+        def small_files():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        fleet.start_yoked(preexec_fn=small_files)
+        done = fleet.yoke("model", "add", FMNIST, ok=False)
+        assert done.code == 1 and done.err.strip(), done
+        assert fleet.list("models") == []
+        assert fleet.yoked.poll() is None
