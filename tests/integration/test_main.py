@@ -103,7 +103,7 @@ def test_same_plan_by_command_and_rest():
 def every_cut(model, step, codec=None, size="64"):
     """Every cut forced over two agents equals the unsplit run bit for bit."""
     path = MODELS / f"{model}.onnx"
-    x, y = path.with_name(f"{model}_x.npy"), path.with_name(f"{model}_y.npy")
+    x, y = path.with_name(f"{model}.x.npy"), path.with_name(f"{model}.y.npy")
     with Fleet() as fleet:
         two_agents(fleet, emulate=False)
         fleet.add_model(path, "m")
@@ -153,7 +153,7 @@ def test_cuts_mobilenet():
 
 
 def test_cuts_transformer():
-    every_cut("transformer_6x384", 1 if harness.FULL else 53)
+    every_cut("encoder_6x384", 1 if harness.FULL else 53)
 
 
 @full
