@@ -10,53 +10,53 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define KEY(text, kind, otherwise, lo, hi, help, field, choices, value)                       \
-    {                                                                                         \
-        text, kind, otherwise, lo, hi, help, offsetof(struct cli_opts, field), choices, value \
+#define KEY(text, kind, otherwise, help, field, choices, value)                             \
+    {                                                                                       \
+        text, kind, otherwise, 0, 0, help, offsetof(struct cli_opts, field), choices, value \
     }
-#define NO_LIMIT 0, 0
+#define NUMBER(text, otherwise, lo, hi, help, field, value)                                    \
+    {                                                                                          \
+        text, CONF_I64, otherwise, lo, hi, help, offsetof(struct cli_opts, field), NULL, value \
+    }
 #define MANY INT64_C(1000000000)
 
-#define KEY_NAME KEY("name", CONF_STR, NULL, NO_LIMIT, "Name of the model (default: the file's name).", name, NULL, "S")
-#define KEY_OBJECTIVE(other)                                                             \
-    KEY("objective", CONF_ENUM, other, NO_LIMIT, "What the plan is best at.", objective, \
-        "latency|throughput|cloud-cost", NULL)
-#define KEY_BATCH(other) KEY("batch", CONF_I64, other, 1, MANY, "Samples of one step.", batch, NULL, "N")
-#define KEY_MICROBATCH                                                                                             \
-    KEY("microbatch", CONF_STR, "auto", NO_LIMIT, "Samples that travel together, or auto.", microbatch_text, NULL, \
-        "auto|N")
-#define KEY_SOURCE                                                                                                 \
-    KEY("source", CONF_STR, NULL, NO_LIMIT, "Agent that holds the data (default: the planner picks one).", source, \
-        NULL, "AGENT")
-#define KEY_DEADLINE KEY("deadline-ms", CONF_I64, NULL, 0, MANY, "Time the job has.", deadline_ms, NULL, "T")
+#define KEY_NAME KEY("name", CONF_STR, NULL, "Name of the model (default: the file's name).", name, NULL, "S")
+#define KEY_OBJECTIVE(other) \
+    KEY("objective", CONF_ENUM, other, "What the plan is best at.", objective, "latency|throughput|cloud-cost", NULL)
+#define KEY_BATCH(other) NUMBER("batch", other, 1, MANY, "Samples of one step.", batch, "N")
+#define KEY_MICROBATCH \
+    KEY("microbatch", CONF_STR, "auto", "Samples that travel together, or auto.", microbatch_text, NULL, "auto|N")
+#define KEY_SOURCE \
+    KEY("source", CONF_STR, NULL, "Agent that holds the data (default: the planner picks one).", source, NULL, "AGENT")
+#define KEY_DEADLINE NUMBER("deadline-ms", NULL, 0, MANY, "Time the job has.", deadline_ms, "T")
 #define KEY_CODEC \
-    KEY("codec", CONF_STR, NULL, NO_LIMIT, "Codecs the plan may use on links besides fp32: fp16.", codec, NULL, "LIST")
-#define KEY_PIN KEY("pin", CONF_STR, NULL, NO_LIMIT, "Stages that stay on the source: first,last.", pin, NULL, "LIST")
-#define KEY_PLAN                                                                                                     \
-    KEY("plan", CONF_STR, NULL, NO_LIMIT, "Run exactly this plan (what `yoke plan --json` printed, edited or not).", \
-        plan, NULL, "FILE.json")
-#define KEY_INPUT KEY("input", CONF_STR, NULL, NO_LIMIT, "The input, a .npy file.", input, NULL, "x.npy")
-#define KEY_OUTPUT KEY("output", CONF_STR, NULL, NO_LIMIT, "Where the output goes, a .npy file.", output, NULL, "y.npy")
-#define KEY_DATA                                                                                                     \
-    KEY("data", CONF_STR, NULL, NO_LIMIT, "A folder or file here, or a name under a data root of the source.", data, \
-        NULL, "PATH|NAME")
-#define KEY_SPLIT KEY("split", CONF_STR, "t10k", NO_LIMIT, "Which part of an IDX data set.", split, NULL, "train|t10k")
-#define KEY_MEAN KEY("mean", CONF_STR, NULL, NO_LIMIT, "Subtracted from the pixels, per channel.", mean, NULL, "A,B,C")
-#define KEY_STD KEY("std", CONF_STR, NULL, NO_LIMIT, "Divides the pixels, per channel.", std, NULL, "A,B,C")
-#define KEY_THREADS KEY("threads", CONF_I64, NULL, 0, 1024, "Compute threads; 0: all cores.", threads, NULL, "N")
-#define KEY_BACKEND KEY("backend", CONF_STR, "auto", NO_LIMIT, "auto, or a list of backends.", backend, NULL, "LIST")
+    KEY("codec", CONF_STR, NULL, "Codecs the plan may use on links besides fp32: fp16.", codec, NULL, "LIST")
+#define KEY_PIN KEY("pin", CONF_STR, NULL, "Stages that stay on the source: first,last.", pin, NULL, "LIST")
+#define KEY_PLAN                                                                                                       \
+    KEY("plan", CONF_STR, NULL, "Run exactly this plan (what `yoke plan --json` printed, edited or not).", plan, NULL, \
+        "FILE.json")
+#define KEY_INPUT KEY("input", CONF_STR, NULL, "The input, a .npy file.", input, NULL, "x.npy")
+#define KEY_OUTPUT KEY("output", CONF_STR, NULL, "Where the output goes, a .npy file.", output, NULL, "y.npy")
+#define KEY_DATA                                                                                                 \
+    KEY("data", CONF_STR, NULL, "A folder or file here, or a name under a data root of the source.", data, NULL, \
+        "PATH|NAME")
+#define KEY_SPLIT KEY("split", CONF_STR, "t10k", "Which part of an IDX data set.", split, NULL, "train|t10k")
+#define KEY_MEAN KEY("mean", CONF_STR, NULL, "Subtracted from the pixels, per channel.", mean, NULL, "A,B,C")
+#define KEY_STD KEY("std", CONF_STR, NULL, "Divides the pixels, per channel.", std, NULL, "A,B,C")
+#define KEY_THREADS NUMBER("threads", NULL, 0, 1024, "Compute threads; 0: all cores.", threads, "N")
+#define KEY_BACKEND KEY("backend", CONF_STR, "auto", "auto, or a list of backends.", backend, NULL, "LIST")
 
 static const struct conf_key keys_rest[] = {
-    KEY("rest", CONF_STR, "http://127.0.0.1:7711", NO_LIMIT, "Where yoked answers.", rest, NULL, "URL"),
-    KEY("json", CONF_BOOL, NULL, NO_LIMIT, "Print JSON for programs.", json, NULL, NULL),
+    KEY("rest", CONF_STR, "http://127.0.0.1:7711", "Where yoked answers.", rest, NULL, "URL"),
+    KEY("json", CONF_BOOL, NULL, "Print JSON for programs.", json, NULL, NULL),
 };
 static const struct conf_key keys_model_add[] = {KEY_NAME};
 static const struct conf_key keys_job[] = {
-    KEY("watch", CONF_BOOL, NULL, NO_LIMIT, "Follow the job until it ends.", watch, NULL, NULL)};
+    KEY("watch", CONF_BOOL, NULL, "Follow the job until it ends.", watch, NULL, NULL)};
 static const struct conf_key keys_plan[] = {
-    KEY("job", CONF_STR, "batch", NO_LIMIT, "Kind of job: infer or batch.", job, NULL, "KIND"), KEY_OBJECTIVE(NULL),
+    KEY("job", CONF_STR, "batch", "Kind of job: infer or batch.", job, NULL, "KIND"), KEY_OBJECTIVE(NULL),
     KEY_BATCH("1"), KEY_MICROBATCH, KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN,
-    KEY("explain", CONF_BOOL, NULL, NO_LIMIT, "Say why this plan.", explain, NULL, NULL)};
+    KEY("explain", CONF_BOOL, NULL, "Say why this plan.", explain, NULL, NULL)};
 static const struct conf_key keys_infer[] = {
     KEY_INPUT, KEY_OUTPUT, KEY_OBJECTIVE("latency"), KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN};
 static const struct conf_key keys_batch[] = {KEY_DATA, KEY_SPLIT, KEY_SOURCE, KEY_BATCH("64"), KEY_MICROBATCH,
@@ -65,8 +65,8 @@ static const struct conf_key keys_local_infer[] = {KEY_INPUT, KEY_OUTPUT, KEY_PL
 static const struct conf_key keys_local_batch[] = {KEY_DATA, KEY_SPLIT, KEY_BATCH("64"), KEY_MICROBATCH, KEY_OUTPUT,
     KEY_MEAN, KEY_STD, KEY_PLAN, KEY_THREADS, KEY_BACKEND};
 static const struct conf_key keys_local_bench[] = {KEY_BATCH("1"), KEY_PLAN, KEY_THREADS, KEY_BACKEND,
-    KEY("repeat", CONF_I64, "10", 1, 100000, "Timed runs after two warm-ups.", repeat, NULL, "N"),
-    KEY("ops", CONF_BOOL, NULL, NO_LIMIT, "Time every node too.", ops, NULL, NULL)};
+    NUMBER("repeat", "10", 1, 100000, "Timed runs after two warm-ups.", repeat, "N"),
+    KEY("ops", CONF_BOOL, NULL, "Time every node too.", ops, NULL, NULL)};
 
 const char *const cli_objectives[] = {"latency", "throughput", "cloud-cost"};
 

@@ -1,0 +1,177 @@
+#include "scheduler/cli/job.h"
+
+#include "scheduler/cli/progress.h"
+#include "scheduler/cli/rest.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PLAN_FILE_LIMIT ((size_t)64 << 20)
+#define POLL_MS 1000
+
+char *job_path(const char *id, const char *tail)
+{
+    if (!id[0] || strspn(id, "0123456789") != strlen(id) || strlen(id) > 18)
+        return NULL;
+    return yk_xasprintf("/v1/jobs/%s%s", id, tail);
+}
+
+static void put_str(struct json_out *out, const char *key, const char *value)
+{
+    if (!value)
+        return;
+    json_put_key(out, key);
+    json_put_str(out, value);
+}
+
+static void put_i64(struct json_out *out, const char *key, int64_t value)
+{
+    if (value <= 0)
+        return;
+    json_put_key(out, key);
+    json_put_i64(out, value);
+}
+
+/* "first,last" as a JSON array of strings. */
+static void put_list(struct json_out *out, const char *key, const char *text)
+{
+    if (!text)
+        return;
+    json_put_key(out, key);
+    json_open(out, '[');
+    char *copy = yk_xstrdup(text), *rest = copy, *item;
+    while ((item = strsep(&rest, ",")))
+        json_put_str(out, item);
+    free(copy);
+    json_close(out, ']');
+}
+
+yk_err job_request(struct cli *c, const char *kind, struct json_out *out, struct yk_diag *why)
+{
+    const struct cli_opts *o = &c->o;
+    json_open(out, '{');
+    put_str(out, "kind", kind);
+    put_str(out, "model", c->args.at[0]);
+    put_str(out, "objective", cli_objectives[o->objective]);
+    put_str(out, "source", o->source);
+    put_i64(out, "batch", o->batch);
+    put_i64(out, "deadline_ms", o->deadline_ms);
+    put_list(out, "codec", o->codec);
+    put_list(out, "pin", o->pin);
+    if (o->microbatch_text && strcmp(o->microbatch_text, "auto") != 0) {
+        char *end;
+        long long n = strtoll(o->microbatch_text, &end, 10);
+        if (*end || n < 1)
+            return yk_fail(why, YK_INVAL, "--microbatch=%s: a number of samples from 1, or auto", o->microbatch_text);
+        put_i64(out, "microbatch", n);
+    }
+    if (!o->plan)
+        return YK_OK;
+    uint8_t *text = NULL;
+    size_t len = 0;
+    struct json *doc = NULL;
+    yk_err err = cli_read_file(o->plan, PLAN_FILE_LIMIT, &text, &len, why);
+    if (!err && (err = json_parse((const char *)text, len, &doc, why)))
+        err = yk_wrap(why, err, "%s", o->plan);
+    if (!err) {
+        json_put_key(out, "plan");
+        json_put_raw(out, (const char *)text, len);
+    }
+    json_free(doc);
+    free(text);
+    return err;
+}
+
+static bool ended(const char *state)
+{
+    return strcmp(state, "done") == 0 || strcmp(state, "failed") == 0 || strcmp(state, "canceled") == 0;
+}
+
+yk_err job_watch(struct cli *c, const char *id, struct json **row, struct yk_diag *why)
+{
+    struct progress bar;
+    char *label = yk_xasprintf("job %s", id);
+    char *path = job_path(id, "");
+    struct json *job = NULL;
+    yk_err err = path ? YK_OK : yk_fail(why, YK_INVAL, "'%s' is not a job id", id);
+    int64_t cursor = 0;
+    progress_start(&bar, c->tty, label);
+    while (!err) {
+        json_free(job);
+        job = NULL;
+        if ((err = cli_rest_call(c, "GET", path, NULL, &job, why)))
+            break;
+        const char *state = json_str(json_find(job, "state"), "");
+        if (ended(state))
+            break;
+        char text[64] = "";
+        double rate = json_f64(json_find(job, "images_per_s"), 0);
+        snprintf(text, sizeof text, rate > 0 ? "%s, %.0f samples/s" : "%s", state, rate);
+        progress_show(&bar, json_i64(json_find(job, "done"), 0), json_i64(json_find(job, "samples"), 0), text);
+        /* The long poll ends early when something happens. */
+        char tail[80];
+        snprintf(tail, sizeof tail, "/events?cursor=%lld&wait_ms=%d", (long long)cursor, POLL_MS);
+        char *events_path = job_path(id, tail);
+        struct json *events = NULL;
+        err = cli_rest_call(c, "GET", events_path, NULL, &events, why);
+        cursor = json_i64(json_find(events, "cursor"), cursor);
+        json_free(events);
+        free(events_path);
+    }
+    progress_end(&bar);
+    if (!err && strcmp(json_str(json_find(job, "state"), ""), "done") != 0)
+        err = yk_fail(why, YK_STATE, "job %s %s: %s", id, json_str(json_find(job, "state"), "?"),
+            json_str(json_find(job, "error"), "no reason given"));
+    if (!err) {
+        *row = job;
+        job = NULL;
+    }
+    json_free(job);
+    free(path);
+    free(label);
+    return err;
+}
+
+yk_err job_run(struct cli *c, const struct yk_buf *request, char *id, struct json **row, struct yk_diag *why)
+{
+    struct json *answer = NULL;
+    if (request->failed)
+        return yk_fail(why, YK_NOMEM, "no memory for the request");
+    yk_err err = cli_rest_call(c, "POST", "/v1/jobs", request, &answer, why);
+    if (err)
+        return err;
+    snprintf(id, 24, "%lld", (long long)json_i64(json_find(answer, "job"), 0));
+    json_free(answer);
+    return job_watch(c, id, row, why);
+}
+
+yk_err job_save_output(struct cli *c, const char *id, const char *path, struct yk_diag *why)
+{
+    struct yk_buf bytes = {0};
+    char *from = job_path(id, "/output");
+    yk_err err = cli_rest_download(c, from, &bytes, why);
+    if (!err)
+        err = cli_write_file(path, bytes.data, bytes.len, why);
+    yk_buf_free(&bytes);
+    free(from);
+    return err;
+}
+
+void job_print_events(struct cli *c, const char *id)
+{
+    struct yk_diag why = {0};
+    struct json *answer = NULL;
+    char *path = job_path(id, "/events?cursor=0&wait_ms=0");
+    if (path && cli_rest_call(c, "GET", path, NULL, &answer, &why) == YK_OK) {
+        const struct json *events = json_find(answer, "events");
+        for (size_t i = 0; i < json_len(events); i++) {
+            const struct json *e = json_at(events, i);
+            printf("  %s  %-10s %s\n", json_str(json_find(e, "at"), ""), json_str(json_find(e, "kind"), ""),
+                json_str(json_find(e, "text"), ""));
+        }
+    }
+    json_free(answer);
+    free(path);
+}

@@ -1,0 +1,21 @@
+/* Submitting and following jobs, for the commands that do. */
+#ifndef YK_CLI_JOB_H
+#define YK_CLI_JOB_H
+
+#include "scheduler/cli/cli.h"
+
+/* "/v1/jobs/<id><tail>", or NULL if id is not a number. free() it. */
+char *job_path(const char *id, const char *tail);
+/* Starts the request object {"kind","model", the flags that were given, "plan": ...}; the caller adds data and closes.
+ */
+yk_err job_request(struct cli *c, const char *kind, struct json_out *out, struct yk_diag *why);
+/* Follows a job until it ends, with a bar. YK_OK and the last row if it is done, an error with its reason else. */
+yk_err job_watch(struct cli *c, const char *id, struct json **row, struct yk_diag *why);
+/* Posts the request and follows it. id: 24 bytes. */
+yk_err job_run(struct cli *c, const struct yk_buf *request, char *id, struct json **row, struct yk_diag *why);
+/* GET .../output into a file. */
+yk_err job_save_output(struct cli *c, const char *id, const char *path, struct yk_diag *why);
+void job_print_events(struct cli *c, const char *id);
+void job_print_json(const struct json *j, int indent);
+
+#endif

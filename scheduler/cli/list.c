@@ -1,0 +1,142 @@
+/* Listings, one job, and cancel. */
+#include "scheduler/cli/job.h"
+#include "scheduler/cli/rest.h"
+#include "scheduler/cli/table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Prints a document as one line of JSON, as it came. */
+static void print_json(const struct json *j, struct json_out *out)
+{
+    switch (json_kind(j)) {
+    case JSON_NULL:
+        json_put_null(out);
+        break;
+    case JSON_BOOL:
+        json_put_bool(out, json_bool(j, false));
+        break;
+    case JSON_INT:
+        json_put_i64(out, json_i64(j, 0));
+        break;
+    case JSON_REAL:
+        json_put_f64(out, json_f64(j, 0));
+        break;
+    case JSON_STRING:
+        json_put_str(out, json_str(j, ""));
+        break;
+    case JSON_ARRAY:
+        json_open(out, '[');
+        for (size_t i = 0; i < json_len(j); i++)
+            print_json(json_at(j, i), out);
+        json_close(out, ']');
+        break;
+    case JSON_OBJECT:
+        json_open(out, '{');
+        for (size_t i = 0; i < json_len(j); i++) {
+            json_put_key(out, json_key(j, i));
+            print_json(json_value(j, i), out);
+        }
+        json_close(out, '}');
+        break;
+    }
+}
+
+void job_print_json(const struct json *j, int indent)
+{
+    struct yk_buf buf = {0};
+    struct json_out out;
+    json_out_init(&out, &buf, indent);
+    print_json(j, &out);
+    printf("%.*s\n", (int)buf.len, (const char *)buf.data);
+    fflush(stdout);
+    yk_buf_free(&buf);
+}
+
+static int listing(struct cli *c, const char *path, const char *empty)
+{
+    struct yk_diag why = {0};
+    struct json *rows = NULL;
+    yk_err err = cli_rest_call(c, "GET", path, NULL, &rows, &why);
+    if (err)
+        return cli_fail(err, &why);
+    if (c->o.json)
+        job_print_json(rows, 2);
+    else
+        table_print(rows, empty, stdout);
+    json_free(rows);
+    return CLI_DONE;
+}
+
+int cli_agents(struct cli *c)
+{
+    return listing(c, "/v1/agents", "no agents: start one with `yoke-agent --scheduler=URL`");
+}
+
+int cli_links(struct cli *c)
+{
+    return listing(c, "/v1/links", "no links measured");
+}
+
+int cli_models(struct cli *c)
+{
+    return listing(c, "/v1/models", "no models: add one with `yoke model add FILE.onnx`");
+}
+
+int cli_jobs(struct cli *c)
+{
+    return listing(c, "/v1/jobs", "no jobs");
+}
+
+int cli_job(struct cli *c)
+{
+    struct yk_diag why = {0};
+    struct json *job = NULL;
+    yk_err err = YK_OK;
+    if (c->o.watch) {
+        err = job_watch(c, c->args.at[0], &job, &why);
+    } else {
+        char *path = job_path(c->args.at[0], "");
+        err = path ? cli_rest_call(c, "GET", path, NULL, &job, &why)
+                   : yk_fail(&why, YK_INVAL, "'%s' is not a job id", c->args.at[0]);
+        free(path);
+    }
+    if (err) {
+        json_free(job);
+        return cli_fail(err, &why);
+    }
+    if (c->o.json) {
+        job_print_json(job, 2);
+    } else {
+        for (size_t i = 0; i < json_len(job); i++) {
+            char cell[1024];
+            const struct json *value = json_value(job, i);
+            if (json_kind(value) == JSON_NULL || json_kind(value) == JSON_OBJECT || json_kind(value) == JSON_ARRAY)
+                continue;
+            table_cell(json_key(job, i), value, cell, sizeof cell);
+            if (cell[0])
+                printf("%-18s %s\n", json_key(job, i), cell);
+        }
+        job_print_events(c, c->args.at[0]);
+    }
+    json_free(job);
+    return CLI_DONE;
+}
+
+int cli_cancel(struct cli *c)
+{
+    struct yk_diag why = {0};
+    struct json *answer = NULL;
+    char *path = job_path(c->args.at[0], "");
+    yk_err err = path ? cli_rest_call(c, "DELETE", path, NULL, &answer, &why)
+                      : yk_fail(&why, YK_INVAL, "'%s' is not a job id", c->args.at[0]);
+    free(path);
+    if (err)
+        return cli_fail(err, &why);
+    if (c->o.json && answer)
+        job_print_json(answer, 0);
+    else if (!c->o.json)
+        printf("job %s canceled\n", c->args.at[0]);
+    json_free(answer);
+    return CLI_DONE;
+}

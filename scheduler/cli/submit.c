@@ -1,0 +1,199 @@
+/* Commands that give the scheduler something: model add, plan, infer, batch. */
+#include "scheduler/cli/job.h"
+#include "scheduler/cli/rest.h"
+#include "scheduler/cli/table.h"
+
+#include "common/npy.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define INPUT_LIMIT ((size_t)4 << 30)
+
+int cli_model_add(struct cli *c)
+{
+    const char *file = c->args.at[0];
+    struct yk_diag why = {0};
+    struct yk_buf body = {0};
+    struct json_out out;
+    struct json *answer = NULL;
+    char hash[65];
+    const char *slash = strrchr(file, '/');
+    char *name = yk_xstrdup(c->o.name ? c->o.name : slash ? slash + 1 : file);
+    size_t len = strlen(name);
+    if (!c->o.name && len > 5 && strcmp(name + len - 5, ".onnx") == 0)
+        name[len - 5] = '\0';
+    yk_err err = cli_rest_upload_file(c, file, hash, &why);
+    if (!err) {
+        json_out_init(&out, &body, 0);
+        json_open(&out, '{');
+        json_put_key(&out, "name");
+        json_put_str(&out, name);
+        json_put_key(&out, "blob");
+        json_put_str(&out, hash);
+        json_close(&out, '}');
+        if ((err = cli_rest_call(c, "POST", "/v1/models", &body, &answer, &why)))
+            err = yk_wrap(&why, err, "%s", file);
+    }
+    if (!err && c->o.json) {
+        job_print_json(answer, 0);
+    } else if (!err) {
+        char weights[32];
+        table_scaled(json_f64(json_find(answer, "weight_bytes"), 0), "", weights);
+        printf(
+            "model %s: %lld nodes, %s of weights\n", name, (long long)json_i64(json_find(answer, "nodes"), 0), weights);
+    }
+    json_free(answer);
+    yk_buf_free(&body);
+    free(name);
+    return err ? cli_fail(err, &why) : CLI_DONE;
+}
+
+int cli_plan(struct cli *c)
+{
+    struct yk_diag why = {0};
+    struct yk_buf body = {0};
+    struct json_out out;
+    struct json *plan = NULL;
+    json_out_init(&out, &body, 0);
+    yk_err err = job_request(c, c->o.job, &out, &why);
+    json_close(&out, '}');
+    if (!err)
+        err = cli_rest_call(c, "POST", "/v1/plan", &body, &plan, &why);
+    if (!err && c->o.json) {
+        job_print_json(plan, 2);
+    } else if (!err && c->o.explain) {
+        printf("%s\n", json_str(json_find(plan, "explanation"), ""));
+    } else if (!err) {
+        const struct json *predicted = json_find(plan, "predicted"), *pipelines = json_find(plan, "pipelines");
+        printf("%.1f ms a batch of %lld, microbatch %lld, bottleneck %s\n",
+            json_f64(json_find(predicted, "step_ms"), 0), (long long)c->o.batch,
+            (long long)json_i64(json_find(plan, "microbatch"), 0), json_str(json_find(predicted, "bottleneck"), "-"));
+        for (size_t p = 0; p < json_len(pipelines); p++) {
+            const struct json *stages = json_find(json_at(pipelines, p), "stages");
+            for (size_t s = 0; s < json_len(stages); s++) {
+                const struct json *stage = json_at(stages, s), *nodes = json_find(stage, "nodes");
+                printf("  pipeline %zu stage %zu: %s, nodes", p, s, json_str(json_find(stage, "agent"), "?"));
+                for (size_t k = 0; k < json_len(nodes); k++)
+                    printf("%s%lld-%lld", k ? "," : " ", (long long)json_i64(json_at(json_at(nodes, k), 0), 0),
+                        (long long)json_i64(json_at(json_at(nodes, k), 1), 0));
+                printf(", %.2f ms a microbatch\n", json_f64(json_find(stage, "predicted_ms"), 0));
+            }
+        }
+    }
+    json_free(plan);
+    yk_buf_free(&body);
+    return err ? cli_fail(err, &why) : CLI_DONE;
+}
+
+/* Takes a named output apart from what was asked for, so that nothing is kept by the scheduler in vain. */
+static void put_wants(struct cli *c, struct json_out *out, bool accuracy)
+{
+    json_put_key(out, "outputs");
+    json_put_bool(out, c->o.output != NULL);
+    json_put_key(out, "accuracy");
+    json_put_bool(out, accuracy);
+}
+
+int cli_infer(struct cli *c)
+{
+    struct yk_diag why = {0};
+    struct yk_buf body = {0};
+    struct json_out out;
+    struct json *row = NULL;
+    uint8_t *file = NULL;
+    size_t len = 0;
+    struct npy npy;
+    char hash[65], id[24], text[128];
+    if (!c->o.input) {
+        fprintf(stderr, "yoke: infer needs --input=x.npy\n");
+        return CLI_USAGE;
+    }
+    yk_err err = cli_read_file(c->o.input, INPUT_LIMIT, &file, &len, &why);
+    if (!err && (err = npy_parse(file, len, (int64_t)len, &npy, &why)))
+        err = yk_wrap(&why, err, "%s", c->o.input);
+    if (!err)
+        err = cli_rest_upload(c, c->o.input, file, len, hash, &why);
+    if (err)
+        goto out;
+    c->o.batch = npy.shape.rank > 0 ? npy.shape.dims[0] : 1;
+    json_out_init(&out, &body, 0);
+    if ((err = job_request(c, "infer", &out, &why)))
+        goto out;
+    json_put_key(&out, "data");
+    json_open(&out, '{');
+    json_put_key(&out, "blob");
+    json_put_str(&out, hash);
+    json_close(&out, '}');
+    put_wants(c, &out, false);
+    json_close(&out, '}');
+    if ((err = job_run(c, &body, id, &row, &why)))
+        goto out;
+    if (c->o.output && (err = job_save_output(c, id, c->o.output, &why)))
+        goto out;
+    shape_text(&npy.shape, text, sizeof text);
+    if (c->o.json)
+        job_print_json(row, 0);
+    else
+        printf("job %s: %s done%s%s\n", id, text, c->o.output ? ", output in " : "", c->o.output ? c->o.output : "");
+out:
+    json_free(row);
+    yk_buf_free(&body);
+    free(file);
+    return err ? cli_fail(err, &why) : CLI_DONE;
+}
+
+int cli_batch(struct cli *c)
+{
+    struct yk_diag why = {0};
+    struct yk_buf body = {0}, result = {0};
+    struct json_out out;
+    struct json *row = NULL;
+    char id[24];
+    if (!c->o.data) {
+        fprintf(stderr, "yoke: batch needs --data=PATH or a name under a data root of --source\n");
+        return CLI_USAGE;
+    }
+    json_out_init(&out, &body, 0);
+    yk_err err = job_request(c, "batch", &out, &why);
+    if (!err)
+        err = submit_data(c, &out, &why);
+    if (err)
+        goto out;
+    put_wants(c, &out, true);
+    json_close(&out, '}');
+    if ((err = job_run(c, &body, id, &row, &why)))
+        goto out;
+    if (c->o.output && (err = job_save_output(c, id, c->o.output, &why)))
+        goto out;
+    json_out_init(&out, &result, 0);
+    json_open(&out, '{');
+    const struct json *accuracy = json_find(row, "accuracy");
+    json_put_key(&out, "job");
+    json_put_i64(&out, atoll(id));
+    json_put_key(&out, "samples");
+    json_put_i64(&out, json_i64(json_find(row, "samples"), 0));
+    json_put_key(&out, "images_per_s");
+    json_put_f64(&out, json_f64(json_find(row, "images_per_s"), 0));
+    json_put_key(&out, "accuracy");
+    if (accuracy && json_kind(accuracy) != JSON_NULL)
+        json_put_f64(&out, json_f64(accuracy, 0));
+    else
+        json_put_null(&out);
+    json_close(&out, '}');
+    if (c->o.json) {
+        printf("%.*s\n", (int)result.len, (const char *)result.data);
+    } else {
+        if (accuracy && json_kind(accuracy) != JSON_NULL)
+            printf("accuracy %.4f  ", json_f64(accuracy, 0));
+        printf("%lld samples  %.1f samples/s  job %s\n", (long long)json_i64(json_find(row, "samples"), 0),
+            json_f64(json_find(row, "images_per_s"), 0), id);
+    }
+out:
+    json_free(row);
+    yk_buf_free(&body);
+    yk_buf_free(&result);
+    return err ? cli_fail(err, &why) : CLI_DONE;
+}
