@@ -1,4 +1,5 @@
 /* Commands that give the scheduler something: model add, plan, infer, batch. */
+#include "scheduler/cli/datasets.h"
 #include "scheduler/cli/job.h"
 #include "scheduler/cli/rest.h"
 #include "scheduler/cli/table.h"
@@ -159,7 +160,7 @@ int cli_batch(struct cli *c)
     json_out_init(&out, &body, 0);
     yk_err err = job_request(c, "batch", &out, &why);
     if (!err)
-        err = submit_data(c, &out, &why);
+        err = datasets_submit(c, &out, &why);
     if (err)
         goto out;
     put_wants(c, &out, true);

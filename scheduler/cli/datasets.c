@@ -1,0 +1,144 @@
+#include "scheduler/cli/datasets.h"
+
+#include "common/npy.h"
+#include "scheduler/cli/rest.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_NUMBERS 4096
+
+yk_err datasets_numbers(const char *flag, const char *text, struct datasets_numbers *out, struct yk_diag *why)
+{
+    *out = (struct datasets_numbers){0};
+    if (!text)
+        return YK_OK;
+    double *at = yk_xalloc(MAX_NUMBERS * sizeof *at);
+    int n = 0;
+    for (const char *p = text;; p++) {
+        char *end;
+        errno = 0;
+        double v = strtod(p, &end);
+        if (end == p || errno || !isfinite(v) || n == MAX_NUMBERS || (*end && *end != ',')) {
+            free(at);
+            return yk_fail(why, YK_INVAL, "--%s=%s: numbers separated by commas", flag, text);
+        }
+        at[n++] = v;
+        if (!*end)
+            break;
+        p = end;
+    }
+    out->at = at;
+    out->n = n;
+    return YK_OK;
+}
+
+yk_err datasets_open(struct cli *c, struct data_set **out, struct yk_diag *why)
+{
+    struct datasets_numbers mean = {0}, std = {0};
+    yk_err err = datasets_numbers("mean", c->o.mean, &mean, why);
+    if (!err)
+        err = datasets_numbers("std", c->o.std, &std, why);
+    if (!err) {
+        struct data_options o = {.split = c->o.split, .mean = mean.at, .std = std.at, .n_mean = mean.n, .n_std = std.n};
+        err = data_open(c->o.data, &o, out, why);
+    }
+    free(mean.at);
+    free(std.at);
+    return err;
+}
+
+static yk_err upload_array(
+    struct cli *c, const char *label, const struct shape *shape, const void *data, char hash[65], struct yk_diag *why)
+{
+    struct yk_buf file = {0};
+    yk_err err = npy_header(shape, &file);
+    yk_buf_add(&file, data, (size_t)shape_bytes(shape));
+    if (!err && file.failed)
+        err = yk_fail(why, YK_NOMEM, "no memory to upload %s", label);
+    if (!err)
+        err = cli_rest_upload(c, label, file.data, file.len, hash, why);
+    yk_buf_free(&file);
+    return err;
+}
+
+/* The set as a client sees it: read whole, so that any format becomes x.npy and y.npy. */
+static yk_err submit_upload(struct cli *c, struct json_out *out, struct yk_diag *why)
+{
+    struct data_set *set = NULL;
+    void *x = NULL;
+    int64_t *y = NULL;
+    char x_hash[65], y_hash[65];
+    yk_err err = datasets_open(c, &set, why);
+    if (err)
+        return err;
+    struct shape shape = *data_sample(set), labels = {.dtype = DT_I64, .rank = 1, .dims = {data_count(set)}};
+    if (shape.rank == YK_MAX_RANK) {
+        err = yk_fail(why, YK_LIMIT, "samples of %d dimensions; the limit is %d", shape.rank, YK_MAX_RANK - 1);
+        goto out;
+    }
+    memmove(shape.dims + 1, shape.dims, (size_t)shape.rank * sizeof shape.dims[0]);
+    shape.dims[0] = data_count(set);
+    shape.rank++;
+    int64_t bytes = shape_bytes(&shape);
+    x = bytes < 0 ? NULL : yk_try_aligned((size_t)bytes + 1);
+    y = yk_try_alloc((size_t)data_count(set) + 1, sizeof *y);
+    if (!x || !y) {
+        err = yk_fail(why, YK_NOMEM, "no memory for the data set");
+        goto out;
+    }
+    bool labelled = data_labelled(set);
+    if ((err = data_read(set, 0, data_count(set), x, labelled ? y : NULL, why)) ||
+        (err = upload_array(c, c->o.data, &shape, x, x_hash, why)) ||
+        (labelled && (err = upload_array(c, "labels", &labels, y, y_hash, why))))
+        goto out;
+    json_put_key(out, "data");
+    json_open(out, '{');
+    json_put_key(out, "blob");
+    json_put_str(out, x_hash);
+    if (labelled) {
+        json_put_key(out, "labels");
+        json_put_str(out, y_hash);
+    }
+    json_close(out, '}');
+out:
+    data_close(set);
+    free(x);
+    free(y);
+    return err;
+}
+
+static yk_err put_numbers(struct json_out *out, const char *key, const char *text, struct yk_diag *why)
+{
+    struct datasets_numbers numbers;
+    yk_err err = datasets_numbers(key, text, &numbers, why);
+    if (err || !numbers.n)
+        return err;
+    json_put_key(out, key);
+    json_open(out, '[');
+    for (int i = 0; i < numbers.n; i++)
+        json_put_f64(out, numbers.at[i]);
+    json_close(out, ']');
+    free(numbers.at);
+    return YK_OK;
+}
+
+yk_err datasets_submit(struct cli *c, struct json_out *out, struct yk_diag *why)
+{
+    if (!c->o.source || access(c->o.data, R_OK) == 0)
+        return submit_upload(c, out, why);
+    json_put_key(out, "data");
+    json_open(out, '{');
+    json_put_key(out, "name");
+    json_put_str(out, c->o.data);
+    json_put_key(out, "split");
+    json_put_str(out, c->o.split);
+    yk_err err = put_numbers(out, "mean", c->o.mean, why);
+    if (!err)
+        err = put_numbers(out, "std", c->o.std, why);
+    json_close(out, '}');
+    return err;
+}
