@@ -14,7 +14,7 @@ yk_err datasets_numbers(const char *flag, const char *text, struct datasets_numb
 /* Opens --data on this machine. */
 yk_err datasets_open(struct cli *c, struct data_set **out, struct yk_diag *why);
 /* Writes "data": {...} of a job request: a name under a data root if --source is given and there is no such path here;
- * else the samples are uploaded (x and labels as .npy, with --mean and --std applied by the source). */
+ * else the samples are uploaded (x and labels as .npy, with --mean and --std applied here). */
 yk_err datasets_submit(struct cli *c, struct json_out *out, struct yk_diag *why);
 
 #endif
