@@ -351,9 +351,10 @@ static void on_probed(struct agent *a)
 
 void control_start(struct agent *a)
 {
-    core_state(a, AGENT_CONNECTING, "connecting to %s", a->scheduler_url ? a->scheduler_url : "whoever dials");
     a->retry_us = RETRY_FIRST_US;
     if (a->probed) {
+        core_state(a, AGENT_CONNECTING, "%s %s", a->scheduler_url ? "connecting to" : "waiting to be dialled at",
+            a->scheduler_url ? a->scheduler_url : a->bound_url);
         dial(a);
     } else if (!a->probing) {
         a->probing = true;

@@ -2,6 +2,7 @@
 
 #include "agent/codec.h"
 #include "agent/load.h"
+#include "agent/peer.h"
 #include "agent/runner.h"
 #include "agent/source.h"
 #include "common/hash.h"
@@ -12,6 +13,7 @@
 #define ALIGN 64
 #define EDGE_MAX_SCALES 131072    /* what a head carries; beyond that a tensor goes raw */
 #define RECEIVER_DIALS_US 1500000 /* how long a receiver that could dial leaves it to the sender */
+#define UNLOADED_US 1000000       /* a peer that unloads is a little faster than our own unload */
 
 static const uint8_t padding[ALIGN];
 
@@ -479,6 +481,10 @@ static yk_err on_message(void *arg, struct chan *c, struct wire_msg *m)
     (void)c;
     struct edge *e = arg;
     struct pipeline *p = e->p;
+    if (m->type == WIRE_TYPE_refuse && e->up && yk_err_from_name(m->as.refuse.error) == YK_CANCELED) {
+        e->closing = true;
+        return YK_OK;
+    }
     if (m->type == WIRE_TYPE_refuse) {
         pipeline_fail(p, e->from ? e->from->index : e->to->index, e->w->peer, yk_err_from_name(m->as.refuse.error),
             "agent %s refused edge %lld: %.300s", e->w->peer, (long long)e->w->id, m->as.refuse.text);
@@ -497,6 +503,15 @@ static yk_err on_message(void *arg, struct chan *c, struct wire_msg *m)
     return YK_OK;
 }
 
+static void on_unloaded(void *arg)
+{
+    struct edge *e = arg;
+    e->dial_timer = NULL;
+    if (e->p->state == PIPELINE_READY)
+        pipeline_fail(e->p, e->from ? e->from->index : e->to->index, e->w->peer, YK_CLOSED,
+            "agent %s unloaded its end of edge %lld", e->w->peer, (long long)e->w->id);
+}
+
 static void on_closed(void *arg, struct chan *c, yk_err err, const char *why)
 {
     struct edge *e = arg;
@@ -504,7 +519,9 @@ static void on_closed(void *arg, struct chan *c, yk_err err, const char *why)
     if (e->chan != c)
         return;
     e->chan = NULL;
-    if (e->p->state == PIPELINE_LOADING || e->p->state == PIPELINE_READY)
+    if (e->closing && e->p->state == PIPELINE_READY)
+        e->dial_timer = net_timer(e->p->agent->net, UNLOADED_US, on_unloaded, e);
+    else if (e->p->state == PIPELINE_LOADING || e->p->state == PIPELINE_READY)
         pipeline_fail(e->p, e->from ? e->from->index : e->to->index, e->w->peer, err,
             "edge %lld to agent %s was lost: %s", (long long)e->w->id, e->w->peer, why);
 }
@@ -527,16 +544,6 @@ static void adopt(struct edge *e, struct chan *c)
     came_up(e);
 }
 
-static void refuse(struct chan *c, yk_err err, const char *text)
-{
-    struct wire_refuse r = {.error = yk_err_name(err),
-        .text = text,
-        .version_major = WIRE_VERSION_MAJOR,
-        .version_minor = WIRE_VERSION_MINOR};
-    chan_send(c, WIRE_TYPE_refuse, &r);
-    chan_close(c, true);
-}
-
 bool edge_adopt(struct agent *a, struct chan *c, const struct wire_hello *h)
 {
     struct pipeline *p = pipeline_find(a, h->generation);
@@ -549,11 +556,11 @@ bool edge_adopt(struct agent *a, struct chan *c, const struct wire_hello *h)
     bool right = e && h->ticket.len == e->w->ticket.len && h->ticket.len >= 16 &&
                  hash_same(h->ticket.data, e->w->ticket.data, h->ticket.len) && !strcmp(h->agent, e->w->peer);
     if (!right)
-        refuse(c, YK_AUTH, "the ticket is not for this edge");
+        peer_refuse(c, YK_AUTH, "the ticket is not for this edge");
     else if (e->adopted)
-        refuse(c, YK_AUTH, "the ticket was used");
+        peer_refuse(c, YK_AUTH, "the ticket was used");
     else if (p->state != PIPELINE_LOADING)
-        refuse(c, YK_STATE, "the pipeline is not waiting for this edge");
+        peer_refuse(c, YK_STATE, "the pipeline is not waiting for this edge");
     else
         adopt(e, c);
     return true;
@@ -630,7 +637,11 @@ void edge_close(struct edge *e)
     e->dial_timer = NULL;
     struct chan *c = e->chan;
     e->chan = NULL;
+    if (c && e->up) {
+        struct wire_refuse r = {.error = yk_err_name(YK_CANCELED), .text = "unloaded"};
+        chan_send(c, WIRE_TYPE_refuse, &r);
+    }
     if (c)
-        chan_close(c, false);
+        chan_close(c, true);
     e->n_queue = 0;
 }

@@ -81,8 +81,8 @@ static void on_sensor(void *arg)
 
 static void on_state(void *arg, enum agent_state state, const char *text)
 {
-    (void)arg;
-    log_at(state == AGENT_REFUSED ? LOG_ERROR : LOG_INFO, "%s", text);
+    const struct program *p = arg;
+    log_at(state == AGENT_REFUSED ? LOG_ERROR : LOG_INFO, "%s", p->leaving ? "leaving" : text);
 }
 
 static void on_left(void *arg)

@@ -43,14 +43,16 @@ static bool recall(struct agent *a)
         return false;
     if (json_parse((const char *)m.data, m.len, &doc, NULL) == YK_OK) {
         const struct json *list = json_find(doc, "backends");
+        bool any = false;
         ok = list && json_kind(list) == JSON_ARRAY && (int)json_len(list) == a->backends.n;
         for (int i = 0; ok && i < a->backends.n; i++) {
             const struct json *b = json_at(list, (size_t)i);
-            const char *name = json_str(json_find(b, "name"), "");
             a->speeds[i].gflops = json_f64(json_find(b, "gflops"), 0);
             a->speeds[i].gbytes_per_s = json_f64(json_find(b, "gbytes_per_s"), 0);
-            ok = !strcmp(name, a->backends.at[i]->ops->name) && a->speeds[i].gflops > 0;
+            any = any || a->speeds[i].gflops > 0;
+            ok = !strcmp(json_str(json_find(b, "name"), ""), a->backends.at[i]->ops->name);
         }
+        ok = ok && any;
     }
     json_free(doc);
     a->storage->ops->unmap(a->storage, &m);

@@ -32,6 +32,7 @@ void runner_open(struct agent *a)
 {
     a->runner = yk_xalloc(sizeof *a->runner);
     a->runner->since_us = net_now_us(a->net);
+    a->runner->paced_us = a->runner->since_us - 2 * JOINED_US;
 }
 
 void runner_close(struct agent *a)

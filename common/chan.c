@@ -183,6 +183,8 @@ static void destroy(struct chan *c)
         c->messages = m->next;
         free_message(m);
     }
+    if (c->sending_message)
+        free_message(c->sending_message);
     free(c->payload);
     free(c);
 }
@@ -413,11 +415,10 @@ static void on_tx(void *arg, yk_err err, size_t bytes)
         net_timer_cancel(c->flush_timer);
         c->flush_timer = NULL;
     }
+    bool flushing = c->dead && !c->broken && c->flush_timer; /* then leave does not free it */
     bool alive = leave(c);
-    if (alive && !c->broken)
+    if (flushing || (alive && !c->broken))
         tx_go(c);
-    else if (!alive && c->busy == 0 && c->flush_timer && !c->broken)
-        tx_go(c); /* closing, still flushing */
 }
 
 static struct stream_out *next_stream(struct chan *c)
