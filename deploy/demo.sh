@@ -79,7 +79,7 @@ run() { # run LABEL ARG...
     shift
     say "10,000 test images: $label"
     yoke batch fmnist --data=fashion-mnist --objective=throughput "${job[@]}" "$@" --json | tee "$work/last.json" >/dev/null
-    jq -rs --arg label "$label" '.[-1] | "accuracy \(.accuracy * 10000 | round / 10000 | tostring)  \(.samples) images  \(.images_per_s | round) images/s  \(.samples / .images_per_s * 10 | round / 10) s  (\($label))"' "$work/last.json"
+    jq -rs --arg what "$label" '.[-1] | "accuracy \(.accuracy * 10000 | round / 10000)  \(.samples) images  \(.images_per_s | round) images/s  \(.samples / .images_per_s * 10 | round / 10) s  (\($what))"' "$work/last.json"
 }
 run "the planner's plan"
 run "two stages by force" --plan="$work/two.json"

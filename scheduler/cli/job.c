@@ -3,13 +3,13 @@
 #include "scheduler/cli/progress.h"
 #include "scheduler/cli/rest.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define PLAN_FILE_LIMIT ((size_t)64 << 20)
 #define POLL_MS 1000
+#define PATIENCE 60 /* tries, half a second apart: a scheduler that restarts takes its jobs up again */
 
 char *job_path(const char *id, const char *tail)
 {
@@ -98,11 +98,19 @@ yk_err job_watch(struct cli *c, const char *id, struct json **row, struct yk_dia
     yk_err err = path ? YK_OK : yk_fail(why, YK_INVAL, "'%s' is not a job id", id);
     int64_t cursor = 0;
     progress_start(&bar, c->tty, label);
-    while (!err) {
+    for (int silent = 0; !err;) {
         json_free(job);
         job = NULL;
-        if ((err = cli_rest_call(c, "GET", path, NULL, &job, why)))
+        err = cli_rest_call(c, "GET", path, NULL, &job, why);
+        if ((err == YK_REFUSED || err == YK_CLOSED) && silent++ < PATIENCE) {
+            progress_show(&bar, 0, 0, "no answer from the scheduler, trying again");
+            usleep(500000);
+            err = YK_OK;
+            continue;
+        }
+        if (err)
             break;
+        silent = 0;
         const char *state = json_str(json_find(job, "state"), "");
         if (ended(state))
             break;
@@ -115,7 +123,8 @@ yk_err job_watch(struct cli *c, const char *id, struct json **row, struct yk_dia
         snprintf(tail, sizeof tail, "/events?cursor=%lld&wait_ms=%d", (long long)cursor, POLL_MS);
         char *events_path = job_path(id, tail);
         struct json *events = NULL;
-        err = cli_rest_call(c, "GET", events_path, NULL, &events, why);
+        /* What keeps events from coming is seen by the next look at the job. */
+        (void)cli_rest_call(c, "GET", events_path, NULL, &events, NULL);
         cursor = json_i64(json_find(events, "cursor"), cursor);
         json_free(events);
         free(events_path);

@@ -63,7 +63,7 @@ void table_cell(const char *key, const struct json *value, char *out, size_t siz
     default:
         break;
     }
-    if (ends(key, "bytes_per_s") || ends(key, "_bytes") || strcmp(key, "bytes") == 0) {
+    if (strcmp(key, "bytes_per_s") == 0 || ends(key, "_bytes") || strcmp(key, "bytes") == 0) {
         table_scaled(number, ends(key, "_per_s") ? "/s" : "", scaled);
         snprintf(out, size, "%s", scaled);
     } else if (ends(key, "_frac") || strcmp(key, "accuracy") == 0) {
