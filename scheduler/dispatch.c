@@ -260,6 +260,8 @@ static yk_err load_pipeline(struct sched *s, struct generation *g, struct yk_dia
             err = yk_fail(why, YK_CLOSED, "agent %s is away", l.line->stages[k].agent);
         else
             err = add_member(g, l.stage_agent[k], l.line->stages[k].memory_bytes, why);
+        if (!err)
+            g->took[k].slow_factor = l.stage_agent[k]->slow_factor;
     }
     if (!err)
         err = find_edges(&l, why);
@@ -540,7 +542,7 @@ static void on_stats(struct sched *s, struct fleet_agent *a, struct generation *
     double predicted = line->stages[m->stage].predicted_ms;
     if (g->took[m->stage].microbatches >= 8 && predicted > 0) {
         double ratio = g->took[m->stage].compute_ms / (double)g->took[m->stage].microbatches / predicted;
-        double factor = YK_MAX(0.5, YK_MIN(20.0, a->slow_factor * ratio));
+        double factor = YK_MAX(0.5, YK_MIN(20.0, g->took[m->stage].slow_factor * ratio));
         a->slow_factor += 0.2 * (factor - a->slow_factor);
         g->took[m->stage].compute_ms = 0;
         g->took[m->stage].microbatches = 0;
