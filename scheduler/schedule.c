@@ -4,6 +4,7 @@
 #include <string.h>
 
 #define SIMULATED 256
+#define PERIOD 48 /* depths up to here leave room to see several periods */
 
 enum event_kind { EVENT_READY, EVENT_FREE };
 
@@ -196,6 +197,28 @@ static bool link_steps(struct run *r)
     return true;
 }
 
+/* How many microbatches are simulated: of a long run so many that what is left out is a multiple of the depth. A steady
+ * pipeline repeats itself after `depth` microbatches, so its begin and its end (with a smaller last one) stay as they
+ * are. */
+static int64_t simulated(const struct schedule *s)
+{
+    if (s->microbatches <= SIMULATED)
+        return s->microbatches;
+    return s->depth <= PERIOD ? SIMULATED - (SIMULATED - s->microbatches % s->depth) % s->depth : SIMULATED;
+}
+
+/* Time between two microbatches, over whole periods of those that were through before the last one entered. */
+static double steady(const struct run *r, int64_t count, int32_t depth)
+{
+    if (count < 2)
+        return r->finish;
+    bool whole = depth <= PERIOD && count > 4 * (int64_t)depth;
+    int64_t end = whole ? count - 1 - depth : count - 1, from = end / 2;
+    if (whole)
+        from = end - YK_MAX((end - from) / depth, (int64_t)1) * depth;
+    return (r->done_at[end] - r->done_at[from]) / (double)(end - from);
+}
+
 yk_err schedule_run(const struct schedule *s, struct schedule_result *out,
     void (*trace)(void *arg, int64_t microbatch, int32_t step, double start_ms, double end_ms), void *arg)
 {
@@ -206,12 +229,9 @@ yk_err schedule_run(const struct schedule *s, struct schedule_result *out,
     for (int32_t i = 0; i < s->n_steps; i++)
         if (!(s->steps[i].busy_ms >= 0) || !(s->steps[i].latency_ms >= 0) || s->steps[i].resource >= s->n_resources)
             return YK_INVAL;
-    int64_t count = s->microbatches;
-    if (count > SIMULATED) {
-        count = SIMULATED;
-        cut.last_frac = 0;
+    int64_t count = simulated(s);
+    if (count < s->microbatches)
         r.trace = NULL;
-    }
     cut.depth = (int32_t)YK_MIN((int64_t)s->depth, YK_MAX(count, (int64_t)1));
     cut.microbatches = count;
     r.s = &cut;
@@ -240,15 +260,13 @@ yk_err schedule_run(const struct schedule *s, struct schedule_result *out,
         }
     }
     sound = sound && r.done == count; /* a cycle never finishes */
-    int64_t half = count / 2;
     out->total_ms = r.finish;
-    out->steady_ms =
-        count > 1 ? (r.done_at[count - 1] - r.done_at[half]) / (double)YK_MAX(count - 1 - half, (int64_t)1) : r.finish;
+    out->steady_ms = steady(&r, count, s->depth);
     if (sound && s->microbatches > count) {
-        double extra = (double)(s->microbatches - count) - (s->last_frac > 0 ? 1 - s->last_frac : 0);
-        out->total_ms += extra * out->steady_ms;
+        double part = s->last_frac > 0 ? s->last_frac - 1 : 0;
+        out->total_ms += (double)(s->microbatches - count) * out->steady_ms;
         for (int32_t i = 0; r.busy_ms && i < s->n_resources; i++)
-            r.busy_ms[i] *= (double)s->microbatches / (double)count;
+            r.busy_ms[i] *= ((double)s->microbatches + part) / ((double)count + part);
     }
     for (int32_t i = 0; i < s->n_resources; i++)
         free(r.queues[i].at);
