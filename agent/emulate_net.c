@@ -78,6 +78,7 @@ struct emu {
     struct emu_conn *conns;
     struct accept_arg *accepts;
     struct dial_arg *dials; /* not yet answered */
+    bool orphan;            /* closed; goes with its last connection */
 };
 
 static struct emu *emu_of(struct net *net)
@@ -144,6 +145,8 @@ static void destroy(struct emu_conn *c)
     if (c->next)
         c->next->prev = c->prev;
     free(c);
+    if (e->orphan && !e->conns)
+        free(e);
 }
 
 static void on_linger(void *arg)
@@ -481,8 +484,6 @@ static void emu_stop(struct net *net)
 static void emu_close(struct net *net)
 {
     struct emu *e = emu_of(net);
-    while (e->conns)
-        destroy(e->conns);
     for (struct dial_arg *d = e->dials; d; d = d->next)
         d->emu = NULL;
     while (e->accepts) {
@@ -490,7 +491,9 @@ static void emu_close(struct net *net)
         e->accepts = a->next;
         free(a);
     }
-    free(e);
+    e->orphan = true; /* a channel may still be flushing its last message */
+    if (!e->conns)
+        free(e);
 }
 
 static struct net_ops ops_like(const struct net_ops *inner)

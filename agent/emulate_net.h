@@ -6,7 +6,8 @@
 #include "agent/emulate.h"
 #include "common/net.h"
 
-/* Timers, posts and clock are inner's (borrowed). Close it after everything on it; inner stays open. */
+/* Timers, posts and clock are inner's (borrowed, outlives everything). Closing it leaves connections that still flush
+ * their last bytes: it goes with the last of them. */
 yk_err emulate_net_open(struct net *inner, const struct agent_emulate *e, struct net **out);
 
 #endif
