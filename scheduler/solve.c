@@ -340,10 +340,29 @@ static yk_err check_forms(const struct solve_request *req, const struct view *v,
     return YK_OK;
 }
 
-/* The source of a plan without one: the agent of its first stage. */
-static int32_t forced_source(const struct solve_request *req, const struct view *v)
+/* Without a source that is asked for: the agent from which the plan costs least. */
+static yk_err price_forced_anywhere(
+    struct size_pool *pool, const struct solve_request *req, int32_t *source, struct candidate *c, struct yk_diag *why)
 {
-    return req->source >= 0 ? req->source : find_agent(v, req->forced->pipelines[0].stages[0].agent);
+    const struct view *v = pool->model.view;
+    int32_t first = find_agent(v, req->forced->pipelines[0].stages[0].agent);
+    *source = req->source >= 0 ? req->source : YK_MAX(first, 0);
+    yk_err err = price_forced(pool, req, *source, c, why);
+    for (int32_t a = 0; req->source < 0 && a < v->n_agents; a++) {
+        struct candidate other;
+        if (a == first || !v->agents[a].usable)
+            continue;
+        yk_err bad = price_forced(pool, req, a, &other, NULL);
+        if (!bad && (err || other.cost_ms < c->cost_ms)) {
+            candidate_fini(c);
+            *c = other;
+            *source = a;
+            err = YK_OK;
+        } else {
+            candidate_fini(&other);
+        }
+    }
+    return err;
 }
 
 static yk_err solve_forced(
@@ -354,10 +373,8 @@ static yk_err solve_forced(
     struct candidate *single = NULL, *chosen = NULL;
     struct yk_buf reasons = {0};
     int32_t *form = yk_xalloc(((size_t)req->graph->n_nodes + 1) * sizeof *form);
-    int32_t source = forced_source(req, v);
-    yk_err err = source < 0 ? yk_fail(why, YK_INFEASIBLE, "the plan names agent '%s', which is not in the fleet",
-                                  req->forced->pipelines[0].stages[0].agent)
-                            : YK_OK;
+    int32_t source = 0;
+    yk_err err = YK_OK;
     if (!err)
         err = check_codecs(req, why);
     if (!err)
@@ -371,7 +388,7 @@ static yk_err solve_forced(
     if ((err = plan_check(req->forced, req->graph, &p->model.shapes, why)))
         goto out;
     struct candidate forced;
-    err = price_forced(p, req, source, &forced, why);
+    err = price_forced_anywhere(p, req, &source, &forced, why);
     add_singles(p, source, &reasons);
     p->at = yk_xrealloc(p->at, ((size_t)p->n + 1) * sizeof *p->at);
     chosen = &p->at[p->n++];
@@ -418,8 +435,10 @@ static yk_err solve_search(
         if ((err = cost_init(&p->model, req, v, form, sizes[i], why)))
             break;
         p->ready = true;
-        reasons.len = i + 1 < n_sizes ? 0 : reasons.len;
+        /* Nothing needs less memory than the smallest size: its reasons are the ones to tell. */
+        size_t told = reasons.len;
         err = search_size(p, req, &reasons, why);
+        reasons.len = i ? told : reasons.len;
         n += p->n;
     }
     if (err)

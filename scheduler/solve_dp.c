@@ -9,7 +9,7 @@ struct label {
     int32_t pos, agent, stages;
     uint32_t used;
     bool dead;
-    double sum;
+    double sum, top; /* top: the largest load */
 };
 
 struct search {
@@ -31,10 +31,29 @@ struct search {
     int8_t *owners; /* [label * max_live]: by place in cuts.at[pos].values; -1 the source */
     int32_t max_live;
     int32_t *head; /* by position: first label */
+    bool *open;    /* by resource, for keep */
     double limit;
     struct solve_chain *best;
     int32_t most, n_best;
 };
+
+struct use_note {
+    struct search *s;
+    int32_t node, total, *fill;
+};
+
+static void count_use(void *arg, int32_t value)
+{
+    struct use_note *n = arg;
+    n->s->use_at[value + 1]++;
+    n->total++;
+}
+
+static void place_use(void *arg, int32_t value)
+{
+    struct use_note *n = arg;
+    n->s->uses[n->s->use_at[value] + n->fill[value]++] = n->node;
+}
 
 static void index_values(struct search *s)
 {
@@ -44,26 +63,18 @@ static void index_values(struct search *s)
     s->use_at = yk_xalloc((n_values + 1) * sizeof *s->use_at);
     s->is_output = yk_xalloc(n_values);
     s->bytes = yk_xalloc(n_values * sizeof *s->bytes);
-    int32_t total = 0;
+    struct use_note note = {.s = s};
     for (int32_t i = 0; i < g->n_nodes; i++)
-        for (int32_t k = 0; k < g->nodes[i].n_in; k++)
-            if (g->nodes[i].in[k] >= 0) {
-                s->use_at[g->nodes[i].in[k] + 1]++;
-                total++;
-            }
+        node_each_use(&g->nodes[i], count_use, &note);
     for (int32_t v = 0; v < g->n_values; v++) {
         s->use_at[v + 1] += s->use_at[v];
         s->bytes[v] = g->values[v].kind == VALUE_WEIGHT ? 0 : cost_value_bytes(s->m, v, codec);
     }
-    s->uses = yk_xalloc(((size_t)total + 1) * sizeof *s->uses);
-    int32_t *fill = yk_xalloc(n_values * sizeof *fill);
-    for (int32_t i = 0; i < g->n_nodes; i++)
-        for (int32_t k = 0; k < g->nodes[i].n_in; k++) {
-            int32_t v = g->nodes[i].in[k];
-            if (v >= 0)
-                s->uses[s->use_at[v] + fill[v]++] = i;
-        }
-    free(fill);
+    s->uses = yk_xalloc(((size_t)note.total + 1) * sizeof *s->uses);
+    note.fill = yk_xalloc(n_values * sizeof *note.fill);
+    for (note.node = 0; note.node < g->n_nodes; note.node++)
+        node_each_use(&g->nodes[note.node], place_use, &note);
+    free(note.fill);
     for (int32_t i = 0; i < g->n_outputs; i++)
         s->is_output[g->outputs[i]] = true;
 }
@@ -137,13 +148,26 @@ static int32_t new_label(struct search *s)
     return s->n_labels++;
 }
 
-static double cost_of(const struct search *s, int32_t label)
+static double cost_of(struct search *s, int32_t label)
 {
     const double *load = loads_of(s, label);
     double top = 0;
     for (int32_t r = 0; r < s->m->n_resources; r++)
         top = load[r] > top ? load[r] : top;
+    s->labels[label].top = top;
     return s->labels[label].sum + (double)(s->m->count - 1) * top;
+}
+
+/* No completion costs less: the rest takes its least time, and at best is spread evenly over the agents that are left.
+ */
+static double bound_of(struct search *s, int32_t label)
+{
+    const struct label *l = &s->labels[label];
+    int32_t left = 0;
+    for (int32_t a = 0; a < s->m->view->n_agents; a++)
+        left += !(l->used >> a & 1) && s->m->view->agents[a].usable;
+    double cost = cost_of(s, label), even = left ? s->rest[l->pos] / left : 0;
+    return cost + s->rest[l->pos] + (double)(s->m->count - 1) * YK_MAX(0.0, even - l->top);
 }
 
 /* Adds an edge of bytes to the label; false if there is no link. */
@@ -215,13 +239,44 @@ static bool fits(struct search *s, int32_t agent, int32_t p, int32_t q)
     return *memory <= s->m->view->agents[agent].memory_bytes;
 }
 
+/* The resources whose load can still grow behind a label: agents that are left, and links that end at one of those
+ * and begin at one or at an owner of a live value, or go back to the source. */
+static void find_open(struct search *s, int32_t label)
+{
+    const struct cost_model *m = s->m;
+    const struct label *l = &s->labels[label];
+    const int8_t *owner = owners_of(s, label);
+    uint32_t left = 0, holds = 0;
+    memset(s->open, 0, (size_t)m->n_resources);
+    for (int32_t a = 0; a < m->view->n_agents; a++)
+        if (!(l->used >> a & 1) && m->view->agents[a].usable) {
+            left |= 1u << a;
+            s->open[a] = true;
+        }
+    for (int32_t k = 0; k < s->cuts.at[l->pos].n_values; k++)
+        holds |= 1u << (owner[k] < 0 ? s->source : owner[k]);
+    for (int32_t i = 0; i < m->view->n_links; i++) {
+        int32_t from = m->view->links[i].from, to = m->view->links[i].to;
+        if (from < 0 || to < 0 || from >= m->view->n_agents || to >= m->view->n_agents)
+            continue;
+        bool new_from = left >> from & 1, new_to = left >> to & 1;
+        if ((new_from && (new_to || to == s->source)) || (new_to && (holds >> from & 1)))
+            s->open[m->link_resource[i]] = true;
+    }
+}
+
+/* For labels with the same position, agents and owners: of a load that cannot grow only the largest counts. */
 static bool no_worse(const struct search *s, int32_t a, int32_t b)
 {
     if (s->labels[a].sum > s->labels[b].sum)
         return false;
+    if (s->m->count <= 1)
+        return true;
+    if (s->labels[a].top > s->labels[b].top)
+        return false;
     const double *x = loads_of(s, a), *y = loads_of(s, b);
-    for (int32_t r = 0; s->m->count > 1 && r < s->m->n_resources; r++)
-        if (x[r] > y[r])
+    for (int32_t r = 0; r < s->m->n_resources; r++)
+        if (s->open[r] && x[r] > y[r])
             return false;
     return true;
 }
@@ -231,6 +286,7 @@ static bool keep(struct search *s, int32_t label)
 {
     struct label *l = &s->labels[label];
     size_t live = (size_t)s->cuts.at[l->pos].n_values;
+    find_open(s, label);
     for (int32_t k = s->head[l->pos]; k >= 0; k = s->labels[k].next) {
         struct label *o = &s->labels[k];
         if (o->dead || o->used != l->used || memcmp(owners_of(s, k), owners_of(s, label), live) != 0)
@@ -289,7 +345,7 @@ static void extend(struct search *s, int32_t from, int32_t agent)
             .sum = l.sum + ms};
         loads_of(s, label)[agent] += ms;
         bool good = add_transfers(s, from, label, agent, l.pos, q);
-        good = good && cost_of(s, label) + s->rest[q] < s->limit && fits(s, agent, l.pos, q);
+        good = good && bound_of(s, label) < s->limit && fits(s, agent, l.pos, q);
         if (good && q == s->n) {
             record(s, label);
             good = false; /* complete ones need no place */
@@ -324,6 +380,7 @@ yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_
     s.memory = yk_xalloc(positions * positions * sizeof *s.memory);
     memset(s.memory, 0xff, positions * positions * sizeof *s.memory);
     s.head = yk_xalloc(positions * sizeof *s.head);
+    s.open = yk_xalloc((size_t)m->n_resources + 1);
     for (size_t i = 0; i < positions; i++)
         s.head[i] = -1;
 
@@ -357,5 +414,6 @@ yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_
     free(s.loads);
     free(s.owners);
     free(s.head);
+    free(s.open);
     return YK_OK;
 }

@@ -2,7 +2,8 @@
  *
  * A label is a prefix of the nodes placed on some agents: position, agents used, who owns each value that is still
  * needed, the sum of all times and the load of every resource. A label is dropped if another with the same position,
- * agents and owners is no worse in the sum and in every load, or if its bound reaches the best known. Since transfers
+ * agents and owners is no worse in the sum, in the largest load and in every load that can still grow, or if its bound
+ * reaches the best known. Since transfers
  * go straight from the owner of a value to each user, the owners are all of the past that the future can see: so the
  * optimum of cost.h's closed form over these chains is found. */
 #ifndef YK_SOLVE_DP_H
@@ -19,7 +20,8 @@ struct solve_chain {
     double cost_ms;
 };
 
-/* Puts the `most` best chains for this model and source into best (sorted, *n of them; may be none if nothing fits).
+/* Puts up to `most` good chains for this model and source into best (sorted, *n of them; none if nothing fits). The
+ * first is the optimum; the others are the best of those that no rule dropped.
  * limit_ms: chains that cost as much or more are of no interest (INFINITY: all are). */
 yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_ms, struct solve_chain *best,
     int32_t most, int32_t *n, struct yk_diag *why);

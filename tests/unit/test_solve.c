@@ -1,0 +1,276 @@
+/* The planner against brute force over seeded small fleets, and what every plan of it promises.
+ * YOKE_SEED chooses the seeds, YOKE_FULL=1 runs ten times as many. */
+#include <math.h>
+#include <time.h>
+
+#include "scheduler/candidate.h"
+#include "scheduler/solve_dp.h"
+#include "tests/unit/plan_fleet.h"
+
+static uint64_t first_seed(void)
+{
+    const char *s = getenv("YOKE_SEED");
+    return s ? strtoull(s, NULL, 10) : 1;
+}
+
+static uint64_t instances(void)
+{
+    const char *full = getenv("YOKE_FULL");
+    return full && strcmp(full, "1") == 0 ? 20000 : 2000;
+}
+
+static const bool int8_too[3] = {true, true, true}, fp16_too[3] = {true, true, false};
+
+static void random_request(struct solve_request *q, const struct graph *g, const struct pf *f, struct yk_rng *r)
+{
+    *q = (struct solve_request){.graph = g, .model = "m", .job = "batch", .objective = SOLVE_THROUGHPUT};
+    q->batch = 1 + (int64_t)yk_rng_below(r, 24);
+    q->microbatch = yk_rng_below(r, 2) ? 1 + (int64_t)yk_rng_below(r, (uint64_t)q->batch) : 0;
+    q->source = yk_rng_below(r, 3) ? (int32_t)yk_rng_below(r, (uint64_t)f->view.n_agents) : -1;
+    q->pin_first = yk_rng_below(r, 6) == 0;
+    q->pin_last = yk_rng_below(r, 6) == 0;
+    uint64_t codec = yk_rng_below(r, 4);
+    q->codec_allowed = codec == 0 ? int8_too : codec == 1 ? fp16_too : NULL;
+}
+
+/* ---- brute force ---- */
+
+struct brute {
+    const struct cost_model *m;
+    int32_t source;
+    double best;
+    int32_t agents[PF_AGENTS + 1], ends[PF_AGENTS + 1];
+};
+
+static bool fits(const struct cost_model *m, const int32_t *stage_of, int32_t stage, int32_t agent)
+{
+    uint8_t in_stage[64];
+    int64_t need;
+    for (int32_t i = 0; i < m->graph->n_nodes; i++)
+        in_stage[i] = stage_of[i] == stage;
+    return cost_memory(m, in_stage, 1, &need, NULL) == YK_OK && need <= m->view->agents[agent].memory_bytes;
+}
+
+static void brute(struct brute *b, int32_t stages)
+{
+    const struct cost_model *m = b->m;
+    int32_t n = m->graph->n_nodes, from = stages ? b->ends[stages - 1] : 0;
+    if (from == n) {
+        int32_t stage_of[64];
+        struct cost_line line;
+        if ((m->req->pin_first && b->agents[0] != b->source) ||
+            (m->req->pin_last && b->agents[stages - 1] != b->source))
+            return;
+        for (int32_t s = 0, i = 0; s < stages; s++)
+            for (; i < b->ends[s]; i++)
+                stage_of[i] = s;
+        for (int32_t s = 0; s < stages; s++)
+            if (!fits(m, stage_of, s, b->agents[s]))
+                return;
+        if (cost_price(m, b->source, b->agents, stages, stage_of, NULL, 0, &line, NULL))
+            return;
+        b->best = YK_MIN(b->best, line.cost_ms);
+        cost_line_fini(&line);
+        return;
+    }
+    for (int32_t a = 0; a < m->view->n_agents; a++) {
+        bool used = !m->view->agents[a].usable;
+        for (int32_t s = 0; s < stages; s++)
+            used = used || b->agents[s] == a;
+        for (b->agents[stages] = a, b->ends[stages] = from + 1; !used && b->ends[stages] <= n; b->ends[stages]++)
+            brute(b, stages + 1);
+    }
+}
+
+static void exact_one(uint64_t seed)
+{
+    struct yk_rng r;
+    struct pf f;
+    struct solve_request q;
+    struct cost_model m;
+    int32_t form[16];
+    yk_rng_seed(&r, seed);
+    struct graph *g = pf_random_graph(&r);
+    pf_random(&f, g, &r);
+    random_request(&q, g, &f, &r);
+    cost_choose_forms(&q, &f.view, form);
+    assert_int_equal(cost_init(&m, &q, &f.view, form, q.microbatch ? q.microbatch : YK_MIN(q.batch, 4), NULL), YK_OK);
+    for (int32_t source = 0; source < f.view.n_agents; source++) {
+        struct solve_chain chains[6];
+        struct brute b = {.m = &m, .source = source, .best = INFINITY};
+        int32_t n = 0;
+        assert_int_equal(solve_dp_chains(&m, source, INFINITY, chains, 6, &n, NULL), YK_OK);
+        brute(&b, 0);
+        double got = n ? chains[0].cost_ms : INFINITY;
+        bool same = isinf(got) ? isinf(b.best) : fabs(got - b.best) <= 1e-9 * b.best;
+        if (!same)
+            fail_msg(
+                "YOKE_SEED=%llu source %d: dp %.15g, brute force %.15g", (unsigned long long)seed, source, got, b.best);
+        for (int32_t i = 1; i < n; i++)
+            if (chains[i].cost_ms < chains[i - 1].cost_ms)
+                fail_msg("YOKE_SEED=%llu: chains are not sorted", (unsigned long long)seed);
+    }
+    cost_fini(&m);
+    pf_fini(&f);
+    graph_close(g);
+}
+
+static void exact(void **state)
+{
+    (void)state;
+    for (uint64_t i = 0; i < instances(); i++)
+        exact_one(first_seed() + i);
+}
+
+/* ---- promises of plans ---- */
+
+static int32_t agent_of(const struct pf *f, const char *name)
+{
+    for (int32_t i = 0; i < f->view.n_agents; i++)
+        if (strcmp(f->agents[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+static const char *broken(const struct pf *f, const struct solve_request *q, const struct plan *p)
+{
+    static char text[1100];
+    struct cost_model m;
+    int32_t form[16], stage_of[16], agents[16];
+    struct yk_diag why = {0};
+    const char *bad = NULL;
+    const struct plan_pipeline *line = &p->pipelines[0];
+    cost_choose_forms(q, &f->view, form);
+    if (cost_init(&m, q, &f->view, form, p->microbatch, NULL))
+        return "its microbatch has no shapes";
+    if (plan_check(p, q->graph, &m.shapes, &why)) {
+        snprintf(text, sizeof text, "plan_check: %s", why.text);
+        bad = text;
+    } else if (p->n_pipelines != 1 || plan_stage_of(p, 0, q->graph->n_nodes, stage_of, NULL)) {
+        bad = "not one pipeline";
+    }
+    for (int32_t s = 0; !bad && s < line->n_stages; s++) {
+        uint8_t in_stage[16];
+        int64_t need = 0;
+        agents[s] = agent_of(f, line->stages[s].agent);
+        for (int32_t i = 0; i < q->graph->n_nodes; i++)
+            in_stage[i] = stage_of[i] == s;
+        if (agents[s] < 0 || !f->agents[agents[s]].usable)
+            bad = "a stage on an agent that is not usable";
+        else if (cost_memory(&m, in_stage, line->depth, &need, NULL) || need > f->agents[agents[s]].memory_bytes)
+            bad = "a stage over its agent's memory";
+        else if (need != line->stages[s].memory_bytes)
+            bad = "memory_bytes is not what memplan says";
+    }
+    int32_t source = agent_of(f, p->source);
+    if (!bad && q->source >= 0 && source != q->source)
+        bad = "another source";
+    struct cost_line priced;
+    if (!bad && cost_price(&m, source, agents, line->n_stages, stage_of, NULL, 0, &priced, &why)) {
+        snprintf(text, sizeof text, "no price: %s", why.text); /* among others: a link that is unknown or missing */
+        bad = text;
+    } else if (!bad) {
+        if (fabs(priced.cost_ms - p->cost_ms) > 1e-9 * p->cost_ms)
+            bad = "cost_ms is not its price";
+        cost_line_fini(&priced);
+    }
+    if (!bad && q->pin_first && agents[0] != source)
+        bad = "the first stage left the source";
+    if (!bad && q->pin_last && agents[line->n_stages - 1] != source)
+        bad = "the last stage left the source";
+    if (!bad && p->best_single && p->step_ms > p->best_single_ms * (1 + 1e-9))
+        bad = "slower than the best single device";
+    if (!bad && (!(p->step_ms > 0) || p->bound_ms > p->cost_ms * (1 + 1e-12) || !p->explanation[0] || !p->bottleneck))
+        bad = "derived keys";
+    cost_fini(&m);
+    return bad;
+}
+
+static void promises(void **state)
+{
+    (void)state;
+    int found = 0, split = 0, deep = 0, refused = 0;
+    for (uint64_t seed = first_seed(), end = seed + instances(); seed < end; seed++) {
+        struct yk_rng r;
+        struct pf f;
+        struct solve_request q;
+        struct plan *p = NULL, *again = NULL;
+        struct yk_diag why = {0};
+        yk_rng_seed(&r, seed);
+        struct graph *g = pf_random_graph(&r);
+        pf_random(&f, g, &r);
+        random_request(&q, g, &f, &r);
+        yk_err err = solve_plan(&q, &f.view, &p, &why);
+        if (err && (err != YK_INFEASIBLE || !why.text[0]))
+            fail_msg("YOKE_SEED=%llu: %s: %s", (unsigned long long)seed, yk_err_text(err), why.text);
+        const char *bad = err ? NULL : broken(&f, &q, p);
+        if (bad)
+            fail_msg("YOKE_SEED=%llu: %s\n%s", (unsigned long long)seed, bad, p->explanation);
+        refused += err != 0;
+        found += !err;
+        if (!err) {
+            split += p->pipelines[0].n_stages > 1;
+            deep += p->pipelines[0].depth > 1;
+            /* the same plan, given back, has the same price */
+            q.forced = p;
+            if (solve_plan(&q, &f.view, &again, &why))
+                fail_msg("YOKE_SEED=%llu: given back: %s", (unsigned long long)seed, why.text);
+            if (q.source >= 0 && (fabs(again->cost_ms - p->cost_ms) > 1e-9 * p->cost_ms ||
+                                     fabs(again->step_ms - p->step_ms) > 1e-9 * p->step_ms))
+                fail_msg("YOKE_SEED=%llu: given back it costs %g, not %g", (unsigned long long)seed, again->step_ms,
+                    p->step_ms);
+            plan_free(again);
+        }
+        plan_free(p);
+        pf_fini(&f);
+        graph_close(g);
+    }
+    print_message("%d plans, %d split, %d deeper than 1; %d refused\n", found, split, deep, refused);
+    assert_true(found > refused && split > found / 20 && deep > 0);
+}
+
+/* ---- time ---- */
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+static void timing(void **state)
+{
+    (void)state;
+    for (int nodes = 60; nodes <= 200; nodes += 140)
+        for (int agents = 2; agents <= 4; agents += 2) {
+            struct pf f;
+            struct plan *p = NULL;
+            struct graph *g = pf_chain(nodes, 4096);
+            pf_init(&f);
+            for (int32_t i = 0; i < agents; i++) {
+                char name[8];
+                snprintf(name, sizeof name, "a%d", i);
+                pf_agent(&f, name, 0.05 * (i + 1), (int64_t)1 << 30);
+                for (int32_t k = 0; k < i; k++)
+                    pf_both(&f, i, k, 1e8, 0.3);
+            }
+            struct solve_request q = {.graph = g, .job = "batch", .batch = 16, .microbatch = 1, .source = 0};
+            double start = now_ms();
+            assert_int_equal(solve_plan(&q, &f.view, &p, NULL), YK_OK);
+            print_message(
+                "%d nodes, %d agents: %.1f ms, %d stages\n", nodes, agents, now_ms() - start, p->pipelines[0].n_stages);
+            plan_free(p);
+            pf_fini(&f);
+            graph_close(g);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(exact),
+        cmocka_unit_test(promises),
+        cmocka_unit_test(timing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
