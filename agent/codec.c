@@ -3,43 +3,57 @@
 #include <math.h>
 #include <string.h>
 
+#define BLOCK 4096
+
+/* ---- half precision: selects instead of branches, so that loops over it are vectorised ---- */
+
+static inline uint32_t bits_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+static inline float float_of(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+static inline uint16_t to_half(float x)
+{
+    const uint32_t small = 113u << 23; /* 2^-14: below it the half is subnormal */
+    const uint32_t magic = 126u << 23; /* 0.5: its ulp is the step of subnormal halves, so adding rounds */
+    uint32_t u = bits_of(x), sign = u & 0x80000000u;
+    u ^= sign;
+    uint32_t normal = (u - (112u << 23) + 0xfffu + ((u >> 13) & 1u)) >> 13;
+    uint32_t subnormal = bits_of(float_of(u) + float_of(magic)) - magic;
+    uint32_t special = u > 0x7f800000u ? 0x7e00u | ((u >> 13) & 0x3ffu) : 0x7c00u;
+    uint32_t h = u < small ? subnormal : normal;
+    h = u >= (143u << 23) ? special : h; /* 65536 and more */
+    return (uint16_t)(h | sign >> 16);
+}
+
+static inline float from_half(uint16_t h)
+{
+    const uint32_t exp_mask = 0x7c00u << 13;
+    uint32_t o = (h & 0x7fffu) << 13, exp = o & exp_mask;
+    uint32_t normal = o + (112u << 23);
+    uint32_t special = o + (224u << 23);
+    uint32_t subnormal = bits_of(float_of(o + (113u << 23)) - float_of(113u << 23));
+    uint32_t u = exp == exp_mask ? special : exp == 0 ? subnormal : normal;
+    return float_of(u | (uint32_t)(h & 0x8000u) << 16);
+}
+
 uint16_t codec_half(float f)
 {
-    uint32_t x;
-    memcpy(&x, &f, sizeof x);
-    uint32_t sign = x >> 16 & 0x8000u, mag = x & 0x7fffffffu;
-    if (mag >= 0x7f800000u) /* infinity, NaN (kept quiet) */
-        return (uint16_t)(sign | 0x7c00u | (mag > 0x7f800000u ? 0x200u | (mag >> 13 & 0x3ffu) : 0));
-    if (mag >= 0x477ff000u) /* rounds to 65536 or more */
-        return (uint16_t)(sign | 0x7c00u);
-    if (mag < 0x38800000u) { /* subnormal half: units of 2^-24 */
-        if (mag < 0x33000000u)
-            return (uint16_t)sign;
-        uint32_t shift = 126 - (mag >> 23), m = (mag & 0x7fffffu) | 0x800000u;
-        uint32_t h = m >> shift, rest = m & ((1u << shift) - 1), half = 1u << (shift - 1);
-        h += rest > half || (rest == half && (h & 1));
-        return (uint16_t)(sign | h);
-    }
-    uint32_t h = (mag - 0x38000000u) >> 13, rest = mag & 0x1fffu;
-    h += rest > 0x1000u || (rest == 0x1000u && (h & 1));
-    return (uint16_t)(sign | h);
+    return to_half(f);
 }
 
 float codec_float(uint16_t h)
 {
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, e = h >> 10 & 0x1fu, m = h & 0x3ffu, x;
-    if (e == 0x1f)
-        x = sign | 0x7f800000u | m << 13;
-    else if (e)
-        x = sign | (e + 112) << 23 | m << 13;
-    else {
-        float f = ldexpf((float)m, -24);
-        memcpy(&x, &f, sizeof x);
-        x |= sign;
-    }
-    float f;
-    memcpy(&f, &x, sizeof f);
-    return f;
+    return from_half(h);
 }
 
 /* Elements that share one int8 scale. */
@@ -71,12 +85,13 @@ int64_t codec_bytes(enum plan_codec codec, const struct shape *s)
 
 static float largest(const float *src, int64_t n, bool *finite)
 {
-    float top = 0;
+    uint32_t top = 0;
     for (int64_t i = 0; i < n; i++) {
-        *finite = *finite && isfinite(src[i]);
-        top = fabsf(src[i]) > top ? fabsf(src[i]) : top;
+        uint32_t u = bits_of(src[i]) & 0x7fffffffu;
+        top = u > top ? u : top;
     }
-    return top;
+    *finite = *finite && top < 0x7f800000u;
+    return float_of(top);
 }
 
 yk_err codec_encode(
@@ -96,11 +111,16 @@ yk_err codec_encode(
         float up = top > 0 ? ldexpf(1.0f, YK_MAX(-126, YK_MIN(126, 15 - exponent))) : 1.0f;
         scales[0] = 1.0 / (double)up;
         uint16_t *out = dst;
-        for (int64_t i = 0; i < n; i++) {
-            out[i] = codec_half(src[i] * up);
-            double d = (double)codec_float(out[i]) * scales[0] - (double)src[i];
-            lost += d * d;
-            all += (double)src[i] * (double)src[i];
+        const float down = (float)scales[0];
+        for (int64_t at = 0; at < n; at += BLOCK) { /* short loops: the first one stays in the cache for the second */
+            int64_t end = YK_MIN(n, at + BLOCK);
+            for (int64_t i = at; i < end; i++)
+                out[i] = to_half(src[i] * up);
+            for (int64_t i = at; i < end; i++) {
+                double d = (double)(from_half(out[i]) * down) - (double)src[i];
+                lost += d * d;
+                all += (double)src[i] * (double)src[i];
+            }
         }
     } else {
         int64_t group = group_of(s), groups = codec_scales(codec, s);
@@ -127,8 +147,9 @@ void codec_decode(enum plan_codec codec, const struct shape *s, const void *src,
     int64_t n = shape_count(s);
     if (codec == CODEC_FP16) {
         const uint16_t *in = src;
+        const float down = (float)scales[0];
         for (int64_t i = 0; i < n; i++)
-            dst[i] = (float)((double)codec_float(in[i]) * scales[0]);
+            dst[i] = from_half(in[i]) * down;
     } else {
         int64_t group = group_of(s);
         const int8_t *in = src;

@@ -14,10 +14,12 @@
 #include <unistd.h>
 
 #define MAX_CHANNELS 4096
+#define BLOCK_BYTES 16384
 
 struct data_set {
     struct data_files x_file, y_file;
-    const uint8_t *x, *y; /* first sample, first label */
+    size_t x_at, y_at; /* first sample, first label */
+    const char *root;  /* while opening: what files must lie below, or NULL */
     struct shape sample;
     int64_t count, sample_elements;
     bool bytes;         /* x are pixels of 0..255 */
@@ -93,17 +95,21 @@ static uint32_t big_u32(const uint8_t *p)
 }
 
 /* rank dims behind a magic of 0x0000 08 rank. */
-static yk_err idx_header(const struct data_files *f, int rank, int64_t *dims, struct yk_diag *why)
+static yk_err idx_header(struct data_files *f, int rank, int64_t *dims, struct yk_diag *why)
 {
-    size_t head = 4 + 4 * (size_t)rank;
-    if (f->len < head)
-        return yk_fail(why, YK_FORMAT, "%s: %zu bytes, an IDX header has %zu", f->path, f->len, head);
-    if (big_u32(f->data) != (0x800u | (uint32_t)rank))
-        return yk_fail(why, YK_FORMAT, "%s: magic %08x at offset 0; bytes of rank %d have %08x", f->path,
-            big_u32(f->data), rank, 0x800u | (uint32_t)rank);
+    size_t head = 4 + 4 * (size_t)rank, len = 0;
+    const uint8_t *p = NULL;
+    yk_err err = data_files_head(f, head, &p, &len, why);
+    if (err)
+        return err;
+    if (len < head)
+        return yk_fail(why, YK_FORMAT, "%s: ends at offset %zu, an IDX header has %zu bytes", f->path, len, head);
+    if (big_u32(p) != (0x800u | (uint32_t)rank))
+        return yk_fail(why, YK_FORMAT, "%s: magic %08x at offset 0; bytes of rank %d have %08x", f->path, big_u32(p),
+            rank, 0x800u | (uint32_t)rank);
     int64_t total = 1;
     for (int i = 0; i < rank; i++) {
-        dims[i] = big_u32(f->data + 4 + 4 * i);
+        dims[i] = big_u32(p + 4 + 4 * i);
         if (!yk_mul_i64(total, dims[i], &total))
             return yk_fail(why, YK_LIMIT, "%s: dimensions overflow at offset %d", f->path, 4 + 4 * i);
     }
@@ -113,27 +119,28 @@ static yk_err idx_header(const struct data_files *f, int rank, int64_t *dims, st
     return YK_OK;
 }
 
-static yk_err open_idx_file(int dir, const char *split, const char *what, struct data_files *out, struct yk_diag *why)
+static yk_err open_idx_file(
+    int dir, const char *root, const char *split, const char *what, struct data_files *out, struct yk_diag *why)
 {
     char name[80];
     snprintf(name, sizeof name, "%.20s-%s-ubyte", split, what);
     if (faccessat(dir, name, F_OK, 0) == 0)
-        return data_files_open(dir, name, false, out, why);
+        return data_files_open(dir, name, root, false, out, why);
     snprintf(name, sizeof name, "%.20s-%s-ubyte.gz", split, what);
-    return data_files_open(dir, name, true, out, why);
+    return data_files_open(dir, name, root, true, out, why);
 }
 
 static yk_err open_idx(struct data_set *d, int dir, const char *split, struct yk_diag *why)
 {
     int64_t dims[3], labels;
-    yk_err err = open_idx_file(dir, split, "images-idx3", &d->x_file, why);
+    yk_err err = open_idx_file(dir, d->root, split, "images-idx3", &d->x_file, why);
     if (err || (err = idx_header(&d->x_file, 3, dims, why)))
         return err;
-    d->x = d->x_file.data + 16;
+    d->x_at = 16;
     d->bytes = true;
     d->count = dims[0];
     d->sample = (struct shape){.dtype = DT_F32, .rank = 3, .dims = {1, dims[1], dims[2]}};
-    err = open_idx_file(dir, split, "labels-idx1", &d->y_file, why);
+    err = open_idx_file(dir, d->root, split, "labels-idx1", &d->y_file, why);
     if (err == YK_NOTFOUND)
         return YK_OK;
     if (err || (err = idx_header(&d->y_file, 1, &labels, why)))
@@ -141,22 +148,32 @@ static yk_err open_idx(struct data_set *d, int dir, const char *split, struct yk
     if (labels != d->count)
         return yk_fail(
             why, YK_FORMAT, "%s: %" PRId64 " labels for %" PRId64 " images", d->y_file.path, labels, d->count);
-    d->y = d->y_file.data + 8;
+    d->y_at = 8;
     d->y_dtype = DT_U8;
     return YK_OK;
 }
 
 /* ---- .npy ---- */
 
-static yk_err use_npy_x(struct data_set *d, const char *name, const uint8_t *data, size_t len, struct yk_diag *why)
+static yk_err npy_of(struct data_files *f, struct npy *out, struct yk_diag *why)
+{
+    const uint8_t *head = NULL;
+    size_t len = 0;
+    yk_err err = data_files_head(f, NPY_HEAD_LIMIT + 64, &head, &len, why);
+    if (!err && (err = npy_parse(head, len, (int64_t)f->len, out, why)))
+        yk_wrap(why, err, "%s", f->path);
+    return err;
+}
+
+static yk_err use_npy_x(struct data_set *d, struct yk_diag *why)
 {
     struct npy npy;
-    yk_err err = npy_parse(data, len, (int64_t)len, &npy, why);
+    yk_err err = npy_of(&d->x_file, &npy, why);
     if (err)
-        return yk_wrap(why, err, "%s", name);
+        return err;
     if (npy.shape.rank < 1)
-        return yk_fail(why, YK_INVAL, "%s: a single number is not a set of samples", name);
-    d->x = data + npy.offset;
+        return yk_fail(why, YK_INVAL, "%s: a single number is not a set of samples", d->x_file.path);
+    d->x_at = npy.offset;
     d->count = npy.shape.dims[0];
     d->sample = npy.shape;
     d->sample.rank--;
@@ -164,35 +181,38 @@ static yk_err use_npy_x(struct data_set *d, const char *name, const uint8_t *dat
     if (npy.shape.dtype == DT_U8 && d->sample.rank >= 2) { /* images */
         d->bytes = true;
         d->sample.dtype = DT_F32;
+        if (d->sample.rank == 2)
+            d->sample = (struct shape){.dtype = DT_F32, .rank = 3, .dims = {1, d->sample.dims[0], d->sample.dims[1]}};
     }
     return YK_OK;
 }
 
-static yk_err use_npy_y(struct data_set *d, const char *name, const uint8_t *data, size_t len, struct yk_diag *why)
+static yk_err use_npy_y(struct data_set *d, struct yk_diag *why)
 {
     struct npy npy;
-    yk_err err = npy_parse(data, len, (int64_t)len, &npy, why);
+    const char *name = d->y_file.path;
+    yk_err err = npy_of(&d->y_file, &npy, why);
     if (err)
-        return yk_wrap(why, err, "%s", name);
+        return err;
     enum dtype t = npy.shape.dtype;
     if (npy.shape.rank != 1 || npy.shape.dims[0] != d->count)
         return yk_fail(why, YK_INVAL, "%s: labels must have shape (%" PRId64 ",)", name, d->count);
     if (t != DT_I64 && t != DT_I32 && t != DT_U8)
         return yk_fail(why, YK_UNSUPPORTED, "%s: labels are int64, int32 or uint8, not %s", name, dtype_name(t));
-    d->y = data + npy.offset;
+    d->y_at = npy.offset;
     d->y_dtype = t;
     return YK_OK;
 }
 
 static yk_err open_npy_folder(struct data_set *d, int dir, struct yk_diag *why)
 {
-    yk_err err = data_files_open(dir, "x.npy", false, &d->x_file, why);
+    yk_err err = data_files_open(dir, "x.npy", d->root, false, &d->x_file, why);
     if (!err)
-        err = use_npy_x(d, "x.npy", d->x_file.data, d->x_file.len, why);
+        err = use_npy_x(d, why);
     if (err || faccessat(dir, "y.npy", F_OK, 0) != 0)
         return err;
-    err = data_files_open(dir, "y.npy", false, &d->y_file, why);
-    return err ? err : use_npy_y(d, "y.npy", d->y_file.data, d->y_file.len, why);
+    err = data_files_open(dir, "y.npy", d->root, false, &d->y_file, why);
+    return err ? err : use_npy_y(d, why);
 }
 
 /* ---- opening ---- */
@@ -209,21 +229,25 @@ static yk_err finish_open(struct data_set *d, const struct data_options *o, stru
 }
 
 /* fd is a folder, or a .npy file. Takes fd. */
-static yk_err open_fd(
-    int fd, const char *path, const struct data_options *o, struct data_set **out, struct yk_diag *why)
+static yk_err open_fd(int fd, const char *path, const char *root, const struct data_options *o, struct data_set **out,
+    struct yk_diag *why)
 {
     const char *split = o && o->split ? o->split : "t10k";
     struct data_set *d = yk_xalloc(sizeof *d);
     struct stat st;
     yk_err err;
+    d->root = root;
     if (fstat(fd, &st) != 0) {
         err = yk_fail(why, yk_err_from_errno(errno), "%s: %s", path, strerror(errno));
     } else if (S_ISREG(st.st_mode)) {
         char self[64];
         snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
-        err = data_files_open(AT_FDCWD, self, false, &d->x_file, why);
-        if (!err)
-            err = use_npy_x(d, path, d->x_file.data, d->x_file.len, why);
+        err = data_files_open(AT_FDCWD, self, root, false, &d->x_file, why);
+        if (!err) {
+            free(d->x_file.path);
+            d->x_file.path = yk_xstrdup(path);
+            err = use_npy_x(d, why);
+        }
     } else if (strcmp(split, "t10k") != 0 && strcmp(split, "train") != 0) {
         err = yk_fail(why, YK_INVAL, "split '%s': train or t10k", split);
     } else {
@@ -240,6 +264,7 @@ static yk_err open_fd(
             yk_wrap(why, err, "%s", path);
     }
     close(fd);
+    d->root = NULL;
     if (!err)
         err = finish_open(d, o, out, why);
     if (err)
@@ -249,10 +274,10 @@ static yk_err open_fd(
 
 yk_err data_open(const char *path, const struct data_options *o, struct data_set **out, struct yk_diag *why)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return yk_fail(why, yk_err_from_errno(errno), "%s: %s", path, strerror(errno));
-    return open_fd(fd, path, o, out, why);
+    return open_fd(fd, path, NULL, o, out, why);
 }
 
 static bool clean_name(const char *name)
@@ -282,10 +307,10 @@ yk_err data_open_below(const char *const *roots, const char *name, const struct 
             continue;
         if (strncmp(full, root, n) != 0 || (full[n] != '/' && n > 1))
             return yk_fail(why, YK_PERM, "data name '%s' leaves its data root", name);
-        int fd = open(full, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        int fd = open(full, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
         if (fd < 0)
             return yk_fail(why, yk_err_from_errno(errno), "data name '%s': %s", name, strerror(errno));
-        return open_fd(fd, name, o, out, why);
+        return open_fd(fd, name, root, o, out, why);
     }
     return yk_fail(why, YK_NOTFOUND, "no data '%s' under this agent's data roots%s", name,
         roots && roots[0] ? "" : " (it has none: start it with --data-root=DIR)");
@@ -295,9 +320,12 @@ yk_err data_open_memory(const void *x, size_t x_len, const void *y, size_t y_len
     struct data_set **out, struct yk_diag *why)
 {
     struct data_set *d = yk_xalloc(sizeof *d);
-    yk_err err = use_npy_x(d, "x", x, x_len, why);
-    if (!err && y)
-        err = use_npy_y(d, "y", y, y_len, why);
+    data_files_memory("x", x, x_len, &d->x_file);
+    yk_err err = use_npy_x(d, why);
+    if (!err && y) {
+        data_files_memory("y", y, y_len, &d->y_file);
+        err = use_npy_y(d, why);
+    }
     if (!err)
         err = finish_open(d, o, out, why);
     if (err)
@@ -322,33 +350,38 @@ yk_err data_read(struct data_set *d, int64_t first, int64_t count, void *x, int6
     if (first < 0 || count < 0 || first > d->count - count)
         return yk_fail(
             why, YK_INVAL, "samples %" PRId64 "..%" PRId64 " of a set of %" PRId64, first, first + count, d->count);
-    int64_t n = count * d->sample_elements;
+    size_t each = (size_t)d->sample_elements * (d->bytes ? 1 : dtype_bytes(d->sample.dtype));
+    size_t at = d->x_at + (size_t)first * each, left = (size_t)count * each;
+    yk_err err = YK_OK;
     if (d->bytes) {
-        const uint8_t *from = d->x + first * d->sample_elements;
+        uint8_t block[BLOCK_BYTES];
         float *to = x;
-        for (int64_t i = 0; i < n; i++)
-            to[i] = (float)from[i] / 255.0f;
+        while (!err && left) {
+            size_t n = YK_MIN(left, sizeof block);
+            err = data_files_read(&d->x_file, at, n, block, why);
+            for (size_t i = 0; !err && i < n; i++)
+                *to++ = (float)block[i] / 255.0f;
+            at += n;
+            left -= n;
+        }
     } else {
-        size_t each = (size_t)d->sample_elements * dtype_bytes(d->sample.dtype);
-        memcpy(x, d->x + (size_t)first * each, (size_t)count * each);
+        err = data_files_read(&d->x_file, at, left, x, why);
     }
+    if (err)
+        return err;
     if (d->mean || d->std)
         normalise(d, x, count);
     if (!y)
         return YK_OK;
     if (d->y_dtype == DT_NONE)
         return yk_fail(why, YK_INVAL, "the data set has no labels");
-    for (int64_t i = 0; i < count; i++) {
-        const uint8_t *from = d->y + (size_t)(first + i) * dtype_bytes(d->y_dtype);
-        int32_t narrow;
-        if (d->y_dtype == DT_U8)
-            y[i] = *from;
-        else if (d->y_dtype == DT_I64)
-            memcpy(&y[i], from, sizeof y[i]);
-        else {
-            memcpy(&narrow, from, sizeof narrow);
-            y[i] = narrow;
-        }
+    size_t width = dtype_bytes(d->y_dtype);
+    uint8_t block[BLOCK_BYTES];
+    for (int64_t i = 0; !err && i < count;) {
+        int64_t n = YK_MIN(count - i, (int64_t)(sizeof block / width));
+        err = data_files_read(&d->y_file, d->y_at + (size_t)(first + i) * width, (size_t)n * width, block, why);
+        for (int64_t k = 0; !err && k < n; k++)
+            y[i++] = dtype_read_int(d->y_dtype, block, k);
     }
-    return YK_OK;
+    return err;
 }

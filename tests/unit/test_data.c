@@ -1,0 +1,352 @@
+/* Data sets: the real one where it is installed, small ones made here, and what must be refused. */
+#include "agent/data.h"
+#include "common/npy.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <zlib.h>
+
+#define REAL "/usr/share/datasets/fashion-mnist"
+
+static char root[] = "/tmp/yoke-data-XXXXXX";
+
+static void run(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static void run(const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    assert_int_equal(system(text), 0);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    run("rm -rf '%s'", root);
+    return 0;
+}
+
+static void put(const char *name, const void *data, size_t len)
+{
+    char *path = yk_xasprintf("%s/%s", root, name);
+    size_t n = strlen(path);
+    if (n > 3 && !strcmp(path + n - 3, ".gz")) {
+        gzFile z = gzopen(path, "wb");
+        assert_true(gzwrite(z, data, (unsigned)len) == (int)len);
+        gzclose(z);
+    } else {
+        FILE *f = fopen(path, "wb");
+        assert_non_null(f);
+        fwrite(data, 1, len, f);
+        fclose(f);
+    }
+    free(path);
+}
+
+/* 3 images of 2x2 and labels 7 8 9. */
+static const uint8_t images[16 + 12] = {
+    0, 0, 8, 3, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 20, 40, 60, 80, 100, 120, 140, 160, 180, 200, 255};
+static const uint8_t labels[8 + 3] = {0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9};
+
+static struct data_set *must_open(const char *name, const struct data_options *o)
+{
+    char *path = yk_xasprintf("%s/%s", root, name);
+    struct data_set *d = NULL;
+    struct yk_diag why = {0};
+    if (data_open(path, o, &d, &why) != YK_OK)
+        fail_msg("%s", why.text);
+    free(path);
+    return d;
+}
+
+static void must_refuse(const char *name, const struct data_options *o, yk_err want, const char *part)
+{
+    char *path = yk_xasprintf("%s/%s", root, name);
+    struct data_set *d = NULL;
+    struct yk_diag why = {0};
+    yk_err got = data_open(path, o, &d, &why);
+    if (got != want || !strstr(why.text, part))
+        fail_msg("%s: got %s '%s', expected %s with '%s'", name, yk_err_name(got), why.text, yk_err_name(want), part);
+    free(path);
+}
+
+static void idx_folders(void **state)
+{
+    (void)state;
+    struct data_options o = {0};
+    run("mkdir %s/idx %s/gz", root, root);
+    put("idx/t10k-images-idx3-ubyte", images, sizeof images);
+    put("idx/t10k-labels-idx1-ubyte", labels, sizeof labels);
+    put("gz/train-images-idx3-ubyte.gz", images, sizeof images);
+    put("gz/train-labels-idx1-ubyte.gz", labels, sizeof labels);
+    for (int gz = 0; gz < 2; gz++) {
+        o.split = gz ? "train" : NULL;
+        struct data_set *d = must_open(gz ? "gz" : "idx", &o);
+        assert_int_equal(data_count(d), 3);
+        const struct shape *s = data_sample(d);
+        assert_true(s->dtype == DT_F32 && s->rank == 3 && s->dims[0] == 1 && s->dims[1] == 2 && s->dims[2] == 2);
+        assert_true(data_labelled(d));
+        float x[8];
+        int64_t y[2];
+        struct yk_diag why;
+        assert_int_equal(data_read(d, 1, 2, x, y, &why), YK_OK);
+        assert_true(x[0] == 80.0f / 255.0f && x[7] == 1.0f && y[0] == 8 && y[1] == 9);
+        assert_int_equal(data_read(d, 2, 2, x, NULL, &why), YK_INVAL);
+        assert_int_equal(data_read(d, -1, 1, x, NULL, &why), YK_INVAL);
+        assert_int_equal(data_read(d, 0, 0, x, y, &why), YK_OK);
+        data_close(d);
+    }
+    must_refuse("gz", &(struct data_options){0}, YK_NOTFOUND, "t10k");
+    must_refuse("gz", &(struct data_options){.split = "val"}, YK_INVAL, "val");
+    must_refuse("nowhere", &(struct data_options){0}, YK_NOTFOUND, "nowhere");
+}
+
+static void normalisation(void **state)
+{
+    (void)state;
+    double mean[] = {0.5}, std[] = {0.25}, three[] = {1, 2, 3}, zero[] = {0};
+    struct data_options o = {.mean = mean, .n_mean = 1, .std = std, .n_std = 1};
+    struct data_set *d = must_open("idx", &o);
+    float x[4];
+    assert_int_equal(data_read(d, 0, 1, x, NULL, NULL), YK_OK);
+    assert_true(x[0] == -2.0f && x[1] == (float)(((double)(20.0f / 255.0f) - 0.5) / 0.25));
+    data_close(d);
+    must_refuse("idx", &(struct data_options){.mean = three, .n_mean = 3}, YK_INVAL, "3 values");
+    must_refuse("idx", &(struct data_options){.std = zero, .n_std = 1}, YK_INVAL, "above 0");
+}
+
+static void bad_idx(void **state)
+{
+    (void)state;
+    uint8_t bad[sizeof images + 1];
+    struct data_options o = {0};
+    run("mkdir %s/bad", root);
+    const char *name = "bad/t10k-images-idx3-ubyte";
+    put(name, images, sizeof images - 5);
+    must_refuse("bad", &o, YK_FORMAT, "promises 12 bytes from offset 16");
+    put(name, images, 9);
+    must_refuse("bad", &o, YK_FORMAT, "offset 9");
+    put(name, images, 0);
+    must_refuse("bad", &o, YK_FORMAT, "offset 0");
+    memcpy(bad, images, sizeof images);
+    bad[sizeof images] = 0;
+    put(name, bad, sizeof bad);
+    must_refuse("bad", &o, YK_FORMAT, "the file has 13");
+    bad[2] = 0x0d;
+    put(name, bad, sizeof images);
+    must_refuse("bad", &o, YK_FORMAT, "magic 00000d03 at offset 0");
+    bad[2] = 8;
+    memset(bad + 4, 0xff, 12);
+    put(name, bad, sizeof images);
+    must_refuse("bad", &o, YK_LIMIT, "offset ");
+    put(name, images, sizeof images);
+    put("bad/t10k-labels-idx1-ubyte", labels, sizeof labels - 1);
+    must_refuse("bad", &o, YK_FORMAT, "labels-idx1-ubyte");
+    uint8_t two[10];
+    memcpy(two, labels, 10);
+    two[7] = 2;
+    put("bad/t10k-labels-idx1-ubyte", two, 10);
+    must_refuse("bad", &o, YK_FORMAT, "2 labels");
+    run("rm %s/bad/* && mkfifo %s/bad/t10k-images-idx3-ubyte", root, root);
+    must_refuse("bad", &o, YK_INVAL, "regular"); /* and it does not wait for a writer */
+}
+
+static void a_file_that_shrinks(void **state)
+{
+    (void)state;
+    struct data_options o = {0};
+    run("mkdir %s/shrink", root);
+    put("shrink/t10k-images-idx3-ubyte", images, sizeof images);
+    struct data_set *d = must_open("shrink", &o);
+    run("truncate -s 20 %s/shrink/t10k-images-idx3-ubyte", root);
+    float x[12];
+    struct yk_diag why = {0};
+    assert_int_equal(data_read(d, 0, 1, x, NULL, &why), YK_OK);
+    assert_int_equal(data_read(d, 0, 3, x, NULL, &why), YK_IO);
+    assert_non_null(strstr(why.text, "offset 20"));
+    data_close(d);
+}
+
+static void bad_gz(void **state)
+{
+    (void)state;
+    struct data_options o = {0};
+    run("mkdir %s/badgz", root);
+    const char *name = "badgz/t10k-images-idx3-ubyte.gz";
+    uint8_t big[16 + 4096] = {0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 64, 0, 0, 0, 64};
+    struct yk_rng r;
+    yk_rng_seed(&r, 1);
+    for (size_t i = 16; i < sizeof big; i++)
+        big[i] = (uint8_t)yk_rng_next(&r);
+    put(name, big, sizeof big);
+    data_close(must_open("badgz", &o));
+    run("truncate -s 2000 %s/%s", root, name);
+    must_refuse("badgz", &o, YK_FORMAT, "t10k-images-idx3-ubyte.gz");
+    put(name, big, sizeof big - 10);
+    must_refuse("badgz", &o, YK_FORMAT, "promises");
+    put(name, big, sizeof big);
+    run("printf '\\377\\377\\377' | dd of=%s/%s bs=1 seek=600 conv=notrunc 2>/dev/null", root, name);
+    must_refuse("badgz", &o, YK_FORMAT, "t10k-images-idx3-ubyte.gz");
+}
+
+static void put_npy(const char *name, enum dtype t, int rank, const int64_t *dims, const void *data)
+{
+    struct shape s = {.dtype = t, .rank = rank};
+    memcpy(s.dims, dims, sizeof *dims * (size_t)rank);
+    struct yk_buf b = {0};
+    assert_int_equal(npy_header(&s, &b), YK_OK);
+    yk_buf_add(&b, data, (size_t)shape_bytes(&s));
+    put(name, b.data, b.len);
+    yk_buf_free(&b);
+}
+
+static void npy_files(void **state)
+{
+    (void)state;
+    float f[6] = {1, 2, 3, 4, 5, 6}, x[6];
+    int64_t y[2] = {4, 5}, dims[3] = {2, 3, 1}, labels_read[2];
+    int32_t y32[2] = {-1, 9};
+    uint8_t u[6] = {0, 51, 102, 153, 204, 255};
+    run("mkdir %s/npy", root);
+    put_npy("npy/x.npy", DT_F32, 2, dims, f);
+    put_npy("npy/y.npy", DT_I64, 1, dims, y);
+    put_npy("npy/u.npy", DT_U8, 3, dims, u);
+    put_npy("npy/i.npy", DT_I64, 1, dims, y);
+    put_npy("npy/scalar.npy", DT_F32, 0, dims, f);
+    struct data_set *d = must_open("npy", &(struct data_options){0});
+    assert_true(data_count(d) == 2 && data_sample(d)->rank == 1);
+    assert_int_equal(data_read(d, 0, 2, x, labels_read, NULL), YK_OK);
+    assert_memory_equal(x, f, sizeof f);
+    assert_true(labels_read[0] == 4 && labels_read[1] == 5);
+    data_close(d);
+    put_npy("npy/y.npy", DT_I32, 1, dims, y32);
+    d = must_open("npy", &(struct data_options){0});
+    assert_int_equal(data_read(d, 0, 2, x, labels_read, NULL), YK_OK);
+    assert_true(labels_read[0] == -1 && labels_read[1] == 9);
+    data_close(d);
+    d = must_open("npy/u.npy", &(struct data_options){0});
+    assert_false(data_labelled(d));
+    const struct shape *s = data_sample(d);
+    assert_true(s->rank == 3 && s->dims[0] == 1 && s->dims[1] == 3 && s->dtype == DT_F32); /* NCHW */
+    assert_int_equal(data_read(d, 0, 2, x, NULL, NULL), YK_OK);
+    assert_true(x[1] == 51.0f / 255.0f && x[5] == 1.0f);
+    assert_int_equal(data_read(d, 0, 2, x, labels_read, NULL), YK_INVAL);
+    data_close(d);
+    d = must_open("npy/i.npy", &(struct data_options){0}); /* tokens stay integers */
+    assert_true(data_sample(d)->rank == 0 && data_sample(d)->dtype == DT_I64);
+    data_close(d);
+    must_refuse("npy/scalar.npy", &(struct data_options){0}, YK_INVAL, "scalar.npy");
+    put_npy("npy/y.npy", DT_F32, 1, dims, f);
+    must_refuse("npy", &(struct data_options){0}, YK_UNSUPPORTED, "float32");
+    put("npy/junk.npy", images, sizeof images);
+    must_refuse("npy/junk.npy", &(struct data_options){0}, YK_FORMAT, "junk.npy");
+    run("cd %s/npy && truncate -s -3 u.npy", root);
+    must_refuse("npy/u.npy", &(struct data_options){0}, YK_FORMAT, "u.npy");
+}
+
+static void npy_in_memory(void **state)
+{
+    (void)state;
+    struct shape s = {DT_F32, 2, {2, 2}};
+    float f[4] = {1, 2, 3, 4}, x[2];
+    struct yk_buf b = {0};
+    npy_header(&s, &b);
+    yk_buf_add(&b, f, sizeof f);
+    struct data_set *d;
+    struct yk_diag why;
+    assert_int_equal(data_open_memory(b.data, b.len, NULL, 0, NULL, &d, &why), YK_OK);
+    assert_int_equal(data_read(d, 1, 1, x, NULL, &why), YK_OK);
+    assert_true(x[0] == 3 && x[1] == 4);
+    data_close(d);
+    assert_int_equal(data_open_memory(b.data, b.len - 1, NULL, 0, NULL, &d, &why), YK_FORMAT);
+    assert_int_equal(data_open_memory(b.data, b.len, "junk", 4, NULL, &d, &why), YK_FORMAT);
+    yk_buf_free(&b);
+}
+
+static void nothing_outside_the_roots(void **state)
+{
+    (void)state;
+    run("mkdir -p %s/roots/a/set %s/secret", root, root);
+    put("roots/a/set/t10k-images-idx3-ubyte", images, sizeof images);
+    put("secret/t10k-images-idx3-ubyte", images, sizeof images);
+    run("ln -s ../../secret %s/roots/a/out && ln -s set %s/roots/a/alias", root, root);
+    run("mkdir %s/roots/a/sneaky && ln -s ../../../secret/t10k-images-idx3-ubyte %s/roots/a/sneaky/", root, root);
+    run("mkdir %s/roots/ab && cp %s/secret/* %s/roots/ab/ && ln -s ../ab %s/roots/a/near", root, root, root, root);
+    char *a = yk_xasprintf("%s/roots/a", root);
+    const char *const roots[] = {"/nonexistent", a, NULL};
+    static const char *const bad[] = {
+        "../secret", "/etc", "", "set/../../../secret", "..", "out", "set/..", "sneaky", "near", "a//b", "./set"};
+    struct data_set *d;
+    struct yk_diag why;
+    for (size_t i = 0; i < YK_COUNT(bad); i++) {
+        yk_err err = data_open_below(roots, bad[i], NULL, &d, &why);
+        if (err != YK_PERM)
+            fail_msg("'%s': %s %s", bad[i], yk_err_name(err), err ? why.text : "");
+    }
+    assert_int_equal(data_open_below(roots, "none", NULL, &d, &why), YK_NOTFOUND);
+    assert_int_equal(data_open_below(NULL, "set", NULL, &d, &why), YK_NOTFOUND);
+    assert_non_null(strstr(why.text, "--data-root"));
+    static const char *const good[] = {"set", "alias"};
+    for (size_t i = 0; i < YK_COUNT(good); i++) {
+        assert_int_equal(data_open_below(roots, good[i], NULL, &d, &why), YK_OK);
+        data_close(d);
+    }
+    free(a);
+}
+
+static void the_real_set(void **state)
+{
+    (void)state;
+    if (access(REAL, R_OK) != 0)
+        skip();
+    struct data_set *d;
+    struct yk_diag why;
+    assert_int_equal(data_open(REAL, NULL, &d, &why), YK_OK);
+    assert_int_equal(data_count(d), 10000);
+    int64_t per_class[10] = {0}, *y = malloc(sizeof *y * 10000);
+    float *x = malloc(sizeof *x * 784 * 10000);
+    assert_int_equal(data_read(d, 0, 10000, x, y, &why), YK_OK);
+    for (int64_t i = 0; i < 10000; i++)
+        per_class[y[i]]++;
+    for (int c = 0; c < 10; c++)
+        assert_int_equal(per_class[c], 1000);
+    assert_int_equal(y[0], 9); /* ankle boot */
+    double sum = 0;
+    for (int64_t i = 0; i < 784 * 10000; i++)
+        sum += x[i];
+    assert_true(sum / 7840000 > 0.2868 && sum / 7840000 < 0.2869); /* numpy: 0.28684929 */
+    free(x);
+    free(y);
+    data_close(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(idx_folders),
+        cmocka_unit_test(normalisation),
+        cmocka_unit_test(bad_idx),
+        cmocka_unit_test(a_file_that_shrinks),
+        cmocka_unit_test(bad_gz),
+        cmocka_unit_test(npy_files),
+        cmocka_unit_test(npy_in_memory),
+        cmocka_unit_test(nothing_outside_the_roots),
+        cmocka_unit_test(the_real_set),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
