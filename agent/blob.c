@@ -76,6 +76,7 @@ static void on_retry(void *arg)
     struct agent *a = arg;
     a->blob->retry = NULL;
     go(a);
+    source_retry(a);
 }
 
 static void retry_later(struct agent *a)
@@ -154,9 +155,9 @@ static void on_closed(void *arg, struct chan *c, yk_err err, const char *why)
     struct agent *a = arg;
     chan_close(c, false);
     a->blob->chan = NULL;
+    log_info("the connection for blobs ended: %s", why);
     lost(a, why);
-    if (a->blob->fetches)
-        retry_later(a);
+    retry_later(a); /* whoever needs it then dials; not at once, in case we are what is wrong */
 }
 
 static const struct chan_on on_blob = {on_message, on_stream, on_closed};
@@ -254,7 +255,7 @@ yk_err blob_result(
     struct blob_client *b = a->blob;
     if (b->chan)
         return chan_stream(b->chan, CHAN_DATA, WIRE_TYPE_result, head, body, n, done, arg);
-    if (!b->dialing && !a->closing && a->scheduler_url) {
+    if (!b->dialing && !b->retry && !a->closing && a->scheduler_url) {
         const char *url = a->scheduler_url;
         b->dialing = core_dial(a, &url, 1, CORE_DIAL_US, on_dial, a);
     }

@@ -132,7 +132,7 @@ static yk_err open_idx_file(
 
 static yk_err open_idx(struct data_set *d, int dir, const char *split, struct yk_diag *why)
 {
-    int64_t dims[3], labels;
+    int64_t dims[3], labels = 0;
     yk_err err = open_idx_file(dir, d->root, split, "images-idx3", &d->x_file, why);
     if (err || (err = idx_header(&d->x_file, 3, dims, why)))
         return err;

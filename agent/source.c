@@ -13,6 +13,7 @@
 
 #define BLOB_LIMIT ((int64_t)4 << 30)
 #define ALIGN 64
+#define MAX_TRIES 5
 
 enum flight_state { FLIGHT_FREE, FLIGHT_READING, FLIGHT_FLYING, FLIGHT_SENDING };
 
@@ -25,6 +26,7 @@ struct flight {
     int64_t correct;
     yk_err err;
     struct yk_diag why;
+    int tries; /* of sending the result */
     /* of a result with outputs, while SENDING */
     struct wire_tensor *tensors;
     struct net_iov *iov;
@@ -387,6 +389,7 @@ static void feed(struct pipeline *p)
         }
         f->state = FLIGHT_READING;
         f->correct = -1;
+        f->tries = 0;
         free(f->labels);
         f->labels = NULL;
         if (r->w->want_accuracy && data_labelled(r->data))
@@ -467,7 +470,12 @@ static void on_sent(void *arg, yk_err err, size_t bytes)
     struct flight *f = arg;
     struct pipeline *p = f->p;
     free_result(p, f);
-    if (err && p->state == PIPELINE_READY)
+    if (err && !p->run->over && ++f->tries == MAX_TRIES) {
+        yk_fail(&p->run->why, err, "the outputs of microbatch %lld were not taken: %s", (long long)f->microbatch,
+            yk_err_text(err));
+        stop(p, err);
+    }
+    if (err && p->state == PIPELINE_READY && !p->run->over)
         f->state = FLIGHT_FLYING; /* once more when the connection is back */
     else
         landed(p, f);
@@ -499,15 +507,15 @@ static yk_err send_outputs(struct pipeline *p, struct flight *f, struct wire_res
         o->dims.n = (size_t)t.shape.rank;
         o->dims.at = yk_xalloc(YK_MAX_RANK * sizeof *o->dims.at);
         memcpy(o->dims.at, t.shape.dims, o->dims.n * sizeof *o->dims.at);
-        o->codec = "raw";
-        o->offset = offset;
-        o->bytes = shape_bytes(&t.shape);
-        int64_t pad = (ALIGN - o->bytes % ALIGN) % ALIGN;
-        if (o->bytes)
-            f->iov[n_iov++] = (struct net_iov){t.data, (size_t)o->bytes};
+        int64_t pad = (ALIGN - offset % ALIGN) % ALIGN;
         if (pad)
             f->iov[n_iov++] = (struct net_iov){padding, (size_t)pad};
-        offset += o->bytes + pad;
+        o->codec = "raw";
+        o->offset = offset + pad;
+        o->bytes = shape_bytes(&t.shape);
+        if (o->bytes)
+            f->iov[n_iov++] = (struct net_iov){t.data, (size_t)o->bytes};
+        offset = o->offset + o->bytes;
     }
     w->tensors.at = f->tensors;
     w->tensors.n = (size_t)n;

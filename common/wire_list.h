@@ -141,7 +141,8 @@
     F(BOOL, want_outputs, _) F(BOOL, want_accuracy, _) F(I64, timeout_ms, _)
 /* source -> yoked: the data set was opened. */
 #define WIRE_run_started(F) F(I64, generation, _) F(STR, job, _) F(I64, samples, _) F(I64, microbatches, _)
-/* source -> yoked, on the control connection if no outputs are wanted, else head of a data stream whose body is the tensors. */
+/* source -> yoked, on the control connection if no outputs are wanted, else head of a data stream whose body is the
+ * tensors at their offsets (64-byte aligned); it ends with the last byte of the last one. */
 #define WIRE_result(F) \
     F(I64, generation, _) F(STR, job, _) F(I64, microbatch, _) F(I64, first, _) F(I64, count, _) \
     F(I64, correct, _)        /* -1: no labels */ \

@@ -212,9 +212,8 @@ static inline yk_err bed_on_stream(void *arg, struct chan *c, struct wire_msg *m
     bed_result_message(b, w);
     struct bed_result *r = &b->results[b->n_results - 1];
     r->bytes = w->tensors.at[0].bytes;
-    size_t body = (size_t)(r->bytes + 63) / 64 * 64;
-    r->data = malloc(body);
-    *sink = (struct chan_sink){r->data, body, bed_got_result, r};
+    r->data = malloc((size_t)r->bytes);
+    *sink = (struct chan_sink){r->data, (size_t)r->bytes, bed_got_result, r};
     return YK_OK;
 }
 
