@@ -26,7 +26,7 @@ struct generation {
     bool running;
     bool learned; /* of several pipelines: the number of samples was known when it was told to run */
     struct {      /* by stage: to correct predictions by what stages took */
-        double compute_ms;
+        double compute_ms, slow_factor; /* factor: of its agent when this was planned */
         int64_t microbatches;
     } * took;
 };
