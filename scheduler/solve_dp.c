@@ -1,8 +1,13 @@
 #include "scheduler/solve_dp.h"
 
+#include "common/memplan.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define COARSE 12  /* cuts of the first pass */
+#define SLACK 0.25 /* chains that cost so much more than the best are not kept beside it */
 
 struct label {
     int32_t parent, next; /* label indexes; next: of the same position */
@@ -23,15 +28,20 @@ struct search {
     double *prefix;         /* [agent * (n + 1) + i]: time of the first i nodes that it can run */
     bool *blocked;          /* [agent * (n + 1) + i]: it cannot run node i - 1 */
     double *rest;           /* [i]: least time of nodes i.. on the best agent each */
+    double *pace;           /* [agent]: 1 over its time of all nodes that it can run; 0 if it takes no part */
+    double *work;           /* [i]: of nodes i.., the sum of the least pace[a] * time on a */
     int64_t *memory;        /* [p * (n + 1) + q], -1 unknown */
+    int64_t *takes,
+        *large; /* [i]: bytes of the nodes before i, and the largest workspace: bounds of memory from above */
     uint8_t *in_stage;
     struct label *labels;
     int32_t n_labels, cap_labels;
     double *loads;  /* [label * n_resources] */
     int8_t *owners; /* [label * max_live]: by place in cuts.at[pos].values; -1 the source */
     int32_t max_live;
-    int32_t *head; /* by position: first label */
-    bool *open;    /* by resource, for keep */
+    int32_t *head;  /* by position: first label */
+    bool *open;     /* by resource, for keep */
+    int32_t stride; /* cuts of this pass: every so many nodes */
     double limit;
     struct solve_chain *best;
     int32_t most, n_best;
@@ -40,6 +50,7 @@ struct search {
 struct use_note {
     struct search *s;
     int32_t node, total, *fill;
+    int64_t *bytes;
 };
 
 static void count_use(void *arg, int32_t value)
@@ -53,6 +64,22 @@ static void place_use(void *arg, int32_t value)
 {
     struct use_note *n = arg;
     n->s->uses[n->s->use_at[value] + n->fill[value]++] = n->node;
+}
+
+/* Values of unknown size make the sum unknown. */
+static void add_bytes(const struct search *s, int32_t value, int64_t times, int64_t *sum)
+{
+    const struct value *v = &s->m->graph->values[value];
+    int64_t bytes = shape_bytes(v->kind == VALUE_WEIGHT ? &v->shape : &s->m->shapes.of[value]);
+    bool known = bytes >= 0 && bytes < INT64_MAX / 4 && yk_add_i64(*sum, times * (bytes + MEMPLAN_ALIGN), sum);
+    if (!known)
+        *sum = INT64_MAX;
+}
+
+static void add_use(void *arg, int32_t value)
+{
+    struct use_note *n = arg;
+    add_bytes(n->s, value, 1, n->bytes);
 }
 
 static void index_values(struct search *s)
@@ -85,6 +112,8 @@ static void index_times(struct search *s)
     s->prefix = yk_xalloc(((size_t)v->n_agents + 1) * ((size_t)s->n + 1) * sizeof *s->prefix);
     s->blocked = yk_xalloc(((size_t)v->n_agents + 1) * ((size_t)s->n + 1));
     s->rest = yk_xalloc(((size_t)s->n + 1) * sizeof *s->rest);
+    s->work = yk_xalloc(((size_t)s->n + 1) * sizeof *s->work);
+    s->pace = yk_xalloc(((size_t)v->n_agents + 1) * sizeof *s->pace);
     for (int32_t a = 0; a < v->n_agents; a++) {
         double *p = s->prefix + (size_t)a * ((size_t)s->n + 1);
         for (int32_t i = 0; i < s->n; i++) {
@@ -92,15 +121,19 @@ static void index_times(struct search *s)
             p[i + 1] = p[i] + (isnan(ms) ? 0 : ms);
             s->blocked[(size_t)a * ((size_t)s->n + 1) + (size_t)i + 1] = isnan(ms);
         }
+        s->pace[a] = v->agents[a].usable ? 1 / YK_MAX(p[s->n], 1e-9) : 0;
     }
     for (int32_t i = s->n - 1; i >= 0; i--) {
-        double least = INFINITY;
+        double least = INFINITY, work = INFINITY;
         for (int32_t a = 0; a < v->n_agents; a++) {
             double ms = s->m->node_ms[(size_t)a * (size_t)s->n + (size_t)i];
             if (v->agents[a].usable && ms < least)
                 least = ms;
+            if (s->pace[a] > 0 && ms * s->pace[a] < work)
+                work = ms * s->pace[a];
         }
         s->rest[i] = s->rest[i + 1] + least;
+        s->work[i] = s->work[i + 1] + work;
     }
 }
 
@@ -158,16 +191,24 @@ static double cost_of(struct search *s, int32_t label)
     return s->labels[label].sum + (double)(s->m->count - 1) * top;
 }
 
-/* No completion costs less: the rest takes its least time, and at best is spread evenly over the agents that are left.
+/* No completion costs less. For weights pace[a] of the agents that are left, the largest of their loads is at least the
+ * weighted mean of them, and that at least work / sum of the weights; their sum is at least work / the largest weight.
  */
 static double bound_of(struct search *s, int32_t label)
 {
     const struct label *l = &s->labels[label];
-    int32_t left = 0;
+    double all = 0, best = 0, cost = cost_of(s, label);
+    if (l->pos == s->n)
+        return cost;
     for (int32_t a = 0; a < s->m->view->n_agents; a++)
-        left += !(l->used >> a & 1) && s->m->view->agents[a].usable;
-    double cost = cost_of(s, label), even = left ? s->rest[l->pos] / left : 0;
-    return cost + s->rest[l->pos] + (double)(s->m->count - 1) * YK_MAX(0.0, even - l->top);
+        if (!(l->used >> a & 1) && s->pace[a] > 0) {
+            all += s->pace[a];
+            best = YK_MAX(best, s->pace[a]);
+        }
+    if (all <= 0)
+        return INFINITY;
+    double work = s->work[l->pos] * (1 - 1e-12), rest = YK_MAX(s->rest[l->pos] * (1 - 1e-12), work / best);
+    return cost + rest + (double)(s->m->count - 1) * YK_MAX(0.0, work / all - l->top);
 }
 
 /* Adds an edge of bytes to the label; false if there is no link. */
@@ -227,8 +268,38 @@ static void set_owners(struct search *s, int32_t from_label, int32_t label, int3
     }
 }
 
+/* What a memory plan cannot exceed, without making one: every weight, output and boundary value in a place of its own.
+ * Values that cross are inputs of the stage or, if it makes them, outputs. */
+static void index_memory(struct search *s)
+{
+    const struct graph *g = s->m->graph;
+    s->takes = yk_xalloc(((size_t)s->n + 1) * sizeof *s->takes);
+    s->large = yk_xalloc(((size_t)s->n + 1) * sizeof *s->large);
+    for (int32_t i = 0; i < s->n; i++) {
+        const struct node *node = &g->nodes[i];
+        int64_t sum = s->m->table[i].packed_bytes;
+        struct use_note note = {.s = s};
+        note.bytes = &sum;
+        node_each_use(node, add_use, &note);
+        for (int32_t k = 0; k < node->n_out; k++)
+            if (node->out[k] >= 0)
+                add_bytes(s, node->out[k], 2, &sum); /* in the arena, and as an output */
+        if (!yk_add_i64(s->takes[i], sum, &s->takes[i + 1]))
+            s->takes[i + 1] = INT64_MAX;
+        s->large[i + 1] = YK_MAX(s->large[i], s->m->table[i].workspace_bytes);
+    }
+}
+
+static bool surely_fits(const struct search *s, int64_t limit, int32_t p, int32_t q)
+{
+    int64_t most;
+    return s->takes[q] < INT64_MAX && yk_add_i64(s->takes[q] - s->takes[p], s->large[q], &most) && most <= limit - 4096;
+}
+
 static bool fits(struct search *s, int32_t agent, int32_t p, int32_t q)
 {
+    if (surely_fits(s, s->m->view->agents[agent].memory_bytes, p, q))
+        return true;
     int64_t *memory = &s->memory[(size_t)p * ((size_t)s->n + 1) + (size_t)q];
     if (*memory < 0) {
         memset(s->in_stage, 0, (size_t)s->n);
@@ -308,10 +379,17 @@ static void record(struct search *s, int32_t label)
         c.agent[i] = s->labels[k].agent;
         c.end[i] = s->labels[k].pos;
     }
+    for (int32_t i = 0; i < s->n_best; i++) { /* found by an earlier pass */
+        const struct solve_chain *b = &s->best[i];
+        if (b->n_stages == c.n_stages && memcmp(b->agent, c.agent, (size_t)c.n_stages * sizeof c.agent[0]) == 0 &&
+            memcmp(b->end, c.end, (size_t)c.n_stages * sizeof c.end[0]) == 0)
+            return;
+    }
     int32_t at = s->n_best < s->most ? s->n_best++ : s->most - 1;
     for (; at > 0 && s->best[at - 1].cost_ms > c.cost_ms; at--)
         s->best[at] = s->best[at - 1];
     s->best[at] = c;
+    s->limit = YK_MIN(s->limit, s->best[0].cost_ms * (1 + SLACK));
     if (s->n_best == s->most)
         s->limit = YK_MIN(s->limit, s->best[s->most - 1].cost_ms);
 }
@@ -331,7 +409,7 @@ static void extend(struct search *s, int32_t from, int32_t agent)
     for (int32_t q = l.pos + 1; q <= s->n; q++) {
         if (s->blocked[(size_t)agent * ((size_t)s->n + 1) + (size_t)q])
             return; /* a node that it cannot run: nor any longer stage */
-        if (s->cuts.at[q].forbidden || !pins_hold(s, l.pos == 0, q == s->n, agent))
+        if ((q % s->stride && q != s->n) || s->cuts.at[q].forbidden || !pins_hold(s, l.pos == 0, q == s->n, agent))
             continue;
         double ms = stage_ms(s, agent, l.pos, q);
         int32_t label = new_label(s);
@@ -358,6 +436,28 @@ static void extend(struct search *s, int32_t from, int32_t agent)
     }
 }
 
+static void run_pass(struct search *s)
+{
+    s->n_labels = 0;
+    for (int32_t i = 0; i <= s->n; i++)
+        s->head[i] = -1;
+    int32_t root = new_label(s);
+    s->labels[root] = (struct label){.parent = -1, .next = -1, .agent = -1};
+    memset(loads_of(s, root), 0, (size_t)s->m->n_resources * sizeof(double));
+    memset(owners_of(s, root), 0xff, (size_t)s->max_live);
+    if (s->m->req->source < 0 && cost_link(s->m, -1, s->source) >= 0) {
+        int64_t bytes = 0;
+        for (int32_t i = 0; i < s->m->graph->n_inputs; i++)
+            bytes += cost_value_bytes(s->m, s->m->graph->inputs[i], CODEC_FP32);
+        transfer(s, root, -1, s->source, bytes);
+    }
+    s->head[0] = root;
+    for (int32_t p = 0; p < s->n; p++)
+        for (int32_t k = s->head[p]; k >= 0; k = s->labels[k].next)
+            for (int32_t a = 0; a < s->m->view->n_agents && !s->labels[k].dead; a++)
+                extend(s, k, a);
+}
+
 yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_ms, struct solve_chain *best,
     int32_t most, int32_t *n, struct yk_diag *why)
 {
@@ -375,30 +475,19 @@ yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_
     s.max_live = YK_MAX(s.max_live, 1);
     index_values(&s);
     index_times(&s);
+    index_memory(&s);
     size_t positions = (size_t)s.n + 1;
     s.in_stage = yk_xalloc(positions);
     s.memory = yk_xalloc(positions * positions * sizeof *s.memory);
     memset(s.memory, 0xff, positions * positions * sizeof *s.memory);
     s.head = yk_xalloc(positions * sizeof *s.head);
     s.open = yk_xalloc((size_t)m->n_resources + 1);
-    for (size_t i = 0; i < positions; i++)
-        s.head[i] = -1;
-
-    int32_t root = new_label(&s);
-    s.labels[root] = (struct label){.parent = -1, .next = -1, .agent = -1};
-    memset(loads_of(&s, root), 0, (size_t)m->n_resources * sizeof(double));
-    memset(owners_of(&s, root), 0xff, (size_t)s.max_live);
-    if (m->req->source < 0 && cost_link(m, -1, source) >= 0) {
-        int64_t bytes = 0;
-        for (int32_t i = 0; i < m->graph->n_inputs; i++)
-            bytes += cost_value_bytes(m, m->graph->inputs[i], CODEC_FP32);
-        transfer(&s, root, -1, source, bytes);
+    /* Few cuts first: what they find bounds the search among all of them. */
+    for (s.stride = YK_MAX(s.n / COARSE, 1);; s.stride = s.stride > 4 ? s.stride / 4 : 1) {
+        run_pass(&s);
+        if (s.stride == 1)
+            break;
     }
-    s.head[0] = root;
-    for (int32_t p = 0; p < s.n; p++)
-        for (int32_t k = s.head[p]; k >= 0; k = s.labels[k].next)
-            for (int32_t a = 0; a < m->view->n_agents && !s.labels[k].dead; a++)
-                extend(&s, k, a);
     *n = s.n_best;
     cuts_fini(&s.cuts);
     free(s.uses);
@@ -408,7 +497,11 @@ yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_
     free(s.prefix);
     free(s.blocked);
     free(s.rest);
+    free(s.work);
+    free(s.pace);
     free(s.memory);
+    free(s.takes);
+    free(s.large);
     free(s.in_stage);
     free(s.labels);
     free(s.loads);

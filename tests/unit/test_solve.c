@@ -82,15 +82,15 @@ static void brute(struct brute *b, int32_t stages)
     }
 }
 
-static void exact_one(uint64_t seed)
+static void exact_one(uint64_t seed, int chain)
 {
     struct yk_rng r;
     struct pf f;
     struct solve_request q;
     struct cost_model m;
-    int32_t form[16];
+    int32_t form[64];
     yk_rng_seed(&r, seed);
-    struct graph *g = pf_random_graph(&r);
+    struct graph *g = chain ? pf_chain(chain, 256) : pf_random_graph(&r);
     pf_random(&f, g, &r);
     random_request(&q, g, &f, &r);
     cost_choose_forms(&q, &f.view, form);
@@ -119,7 +119,15 @@ static void exact(void **state)
 {
     (void)state;
     for (uint64_t i = 0; i < instances(); i++)
-        exact_one(first_seed() + i);
+        exact_one(first_seed() + i, 0);
+}
+
+/* Long enough for passes over few cuts before the one over all. */
+static void exact_long(void **state)
+{
+    (void)state;
+    for (uint64_t i = 0; i < instances() / 40; i++)
+        exact_one(first_seed() + i, 24 + (int)(i % 12));
 }
 
 /* ---- promises of plans ---- */
@@ -269,6 +277,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exact),
+        cmocka_unit_test(exact_long),
         cmocka_unit_test(promises),
         cmocka_unit_test(timing),
     };
