@@ -99,6 +99,7 @@ static void lose(struct fleet_agent *a, const char *why)
     metrics_add(METRIC_agents_lost_total, 1);
     metrics_set(METRIC_agents, fleet_alive(f));
     fleet_probe_forget(f, a);
+    fleet_profile_forget(f, a);
     fleet_save(a);
     f->config.on->lost(f->config.arg, a, why);
 }

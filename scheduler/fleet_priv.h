@@ -36,6 +36,8 @@ void fleet_probe_fini(struct fleet *f);
 struct fleet_link *fleet_link_find(struct fleet *f, const char *from, const char *to);
 
 void fleet_profile_result(struct fleet_agent *a, const struct wire_profile_result *r);
+/* It is away: what it was asked for is asked again, and all of it if it is emulated and may come back as another. */
+void fleet_profile_forget(struct fleet *f, const struct fleet_agent *a);
 void fleet_profile_fini(struct fleet *f);
 
 #endif

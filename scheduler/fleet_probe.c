@@ -78,7 +78,7 @@ static void note_failure(struct fleet *f, const char *from, const char *to, cons
     for (int i = 0; i < 2; i++) {
         struct fleet_link *l = link_make(f, ends[i][0], ends[i][1]);
         l->bytes_per_s = 0;
-        l->measured_us = net_now_us(f->config.net);
+        l->measured_us = YK_MAX(net_now_us(f->config.net), (int64_t)1);
         snprintf(l->text, sizeof l->text, "%.150s", text);
         link_save(f, l, "");
     }
@@ -168,7 +168,7 @@ void fleet_probe_result(struct fleet *f, struct fleet_agent *a, const struct wir
             l->latency_ms = rate_or(r->rtt_us) / 2000;
             l->cpu_ns_per_byte = rate_or(r->cpu_ns_per_byte);
             l->half_duplex = half;
-            l->measured_us = net_now_us(f->config.net);
+            l->measured_us = YK_MAX(net_now_us(f->config.net), (int64_t)1);
             l->text[0] = '\0';
             link_save(f, l, i ? "" : r->url);
         }

@@ -155,6 +155,20 @@ void fleet_profile_result(struct fleet_agent *a, const struct wire_profile_resul
     save(f, p);
 }
 
+void fleet_profile_forget(struct fleet *f, const struct fleet_agent *a)
+{
+    for (struct fleet_profile **at = &f->profiles; *at;) {
+        struct fleet_profile *p = *at;
+        if (strcmp(p->agent, a->id) != 0 || (p->state == PROFILE_HERE && !a->emulated)) {
+            at = &p->next;
+            continue;
+        }
+        *at = p->next;
+        free(p->rows);
+        free(p);
+    }
+}
+
 void fleet_profile_fini(struct fleet *f)
 {
     while (f->profiles) {

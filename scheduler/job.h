@@ -57,6 +57,7 @@ struct job {
         run_count; /* results of this generation, for the measured step */
     int64_t created_ms, started_ms, ended_ms;
     char error[600];
+    int64_t last_event; /* id of its newest */
     bool dirty;
 };
 

@@ -100,8 +100,8 @@ struct sched_waiter *sched_events(
 {
     struct sched_waiter *w = yk_xalloc(sizeof *w);
     *w = (struct sched_waiter){.sched = s, .job = job, .cursor = cursor, .fn = fn, .arg = arg};
-    /* Event ids rise over all jobs, so a cursor at the newest id means there is nothing yet. */
-    bool wait = wait_ms > 0 && cursor >= s->next_event && jobs_find(s, job);
+    const struct job *j = jobs_find(s, job);
+    bool wait = wait_ms > 0 && j && cursor >= j->last_event;
     if (!wait) {
         store_events(s->store, job, cursor, waiter_answer, w);
         return NULL;
@@ -134,6 +134,9 @@ void jobs_event(struct sched *s, int64_t job, const char *kind, const char *fmt,
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     store_put_event(s->store, ++s->next_event, job, jobs_now_ms(), kind, text);
+    struct job *j = jobs_find(s, job);
+    if (j)
+        j->last_event = s->next_event;
     log_info("job %lld: %s: %s", (long long)job, kind, text);
     wake_waiters(s, job);
 }
@@ -324,7 +327,7 @@ static void on_plan(void *arg, yk_err err, const char *why, struct plan *plan)
     struct sched *s = w->s;
     struct job *j = jobs_find(s, w->job);
     free(w);
-    if (!j || j->state != JOB_PLANNING) {
+    if (!j || j->state != JOB_PLANNING || s->closing) { /* at a stop the job stays as it is, for the next start */
         plan_free(plan);
         return;
     }
@@ -397,6 +400,10 @@ void jobs_step(struct sched *s, struct job *j)
         return;
     }
     if (fleet_alive(s->fleet) == 0)
+        return;
+    /* After a restart the first agent that is back is not the fleet: a plan on it alone would be a poor one. */
+    if (j->state == JOB_WAITING && net_now_us(s->net) - s->opened_us < (j->forced ? 2 : 1) * s->config.lease_ms * 500 &&
+        !(j->forced && forced_alive(s, j->forced)))
         return;
     /* Data under a data root is on its agent only; uploaded data can go to any. */
     bool bound = j->source && !j->data_is_blob;
@@ -472,7 +479,14 @@ static void restore_one(void *arg, const struct store_job *row)
     struct job *j = NULL;
     struct yk_diag why = {0};
     if (job_parse(row->request, strlen(row->request), &j, &why)) {
-        log_error("job %lld cannot be taken up again: %s", (long long)row->id, why.text);
+        char error[600];
+        struct store_job ended = *row;
+        snprintf(error, sizeof error, "cannot be taken up again after a restart: %.500s", why.text);
+        log_error("job %lld %s", (long long)row->id, error);
+        ended.state = job_state_name(JOB_FAILED);
+        ended.error = error;
+        ended.ended_ms = jobs_now_ms();
+        store_put_job(s->store, &ended);
         return;
     }
     j->id = row->id;
@@ -497,6 +511,7 @@ static void restore_one(void *arg, const struct store_job *row)
         j->correct = row->correct;
         j->labelled = row->labelled;
     }
+    j->last_event = s->next_event;
     j->next = s->jobs;
     s->jobs = j;
     snprintf(j->error, sizeof j->error, "yoked was restarted");

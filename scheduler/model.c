@@ -144,6 +144,8 @@ static yk_err reopen(const void *bytes, size_t len, struct graph **out, struct y
     if (err) {
         free(copy);
     } else {
+        if ((*out)->backing_close) /* the importer's own, which has no file here */
+            (*out)->backing_close((*out)->backing);
         (*out)->backing = copy;
         (*out)->backing_close = free_backing;
     }

@@ -22,7 +22,7 @@ struct planning {
     planning_done fn;
     void *arg;
     int64_t started_us;
-    bool solving, canceled;
+    bool solving;
 
     /* For the solver thread. */
     struct view *view;
@@ -78,17 +78,6 @@ struct planning *planning_start(struct sched *s, const struct planning_request *
     return p;
 }
 
-void planning_cancel(struct planning *p)
-{
-    if (!p)
-        return;
-    p->canceled = true;
-    if (!p->solving) {
-        unlink_planning(p);
-        planning_free(p);
-    }
-}
-
 /* ---- the solver thread ---- */
 
 static void solve_run(void *arg)
@@ -117,10 +106,7 @@ static void solve_done(void *arg)
     struct planning *p = arg;
     unlink_planning(p);
     metrics_observe_us(METRIC_plan_seconds, net_now_us(p->sched->net) - p->started_us);
-    if (p->canceled)
-        plan_free(p->plan);
-    else
-        p->fn(p->arg, p->err, p->why.text, p->plan);
+    p->fn(p->arg, p->err, p->why.text, p->plan);
     planning_free(p);
 }
 
@@ -201,4 +187,10 @@ void planning_step(struct sched *s)
         if (!p->solving)
             try_solve(p);
     }
+}
+
+void planning_fini(struct sched *s)
+{
+    while (s->plannings)
+        give_up(s->plannings, YK_CANCELED, "yoked stops");
 }

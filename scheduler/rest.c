@@ -371,8 +371,8 @@ static void on_headers(void *arg, struct http_request *q, size_t *max_body)
                *type = http_header(q, "Content-Type");
     (void)arg;
     *max_body = 0;
-    if (host && !is_loopback(host)) {
-        http_reply_error(q, 403, "PERM", "Host '%.100s' is not loopback, where this server answers", host);
+    if (!host || !is_loopback(host)) {
+        http_reply_error(q, 403, "PERM", "Host '%.100s' is not loopback, where this server answers", host ? host : "");
         return;
     }
     if (origin && !same_origin(origin)) {

@@ -517,6 +517,7 @@ yk_err sched_open(const struct sched_config *c, struct sched **out, struct yk_di
         sched_close(s);
         return err;
     }
+    s->opened_us = net_now_us(s->net);
     s->next_job = store_last_id(s->store, "jobs");
     s->next_plan = store_last_id(s->store, "plans");
     s->next_model = store_last_id(s->store, "models");
@@ -558,8 +559,7 @@ void sched_close(struct sched *s)
         dispatch_fini(s);
     if (s->solver)
         worker_close(s->solver);
-    while (s->plannings)
-        planning_cancel(s->plannings);
+    planning_fini(s);
     if (s->store)
         store_close(s->store);
     fleet_close(s->fleet);

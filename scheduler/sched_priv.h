@@ -55,6 +55,7 @@ struct sched {
     struct sched_waiter *waiters;
     struct net_timer *tick;
     int64_t next_job, next_plan, next_model, next_event, next_generation;
+    int64_t opened_us;
     bool closing;
 };
 
@@ -72,7 +73,7 @@ struct planning_request {
 };
 typedef void (*planning_done)(void *arg, yk_err err, const char *why, struct plan *plan); /* takes plan */
 struct planning *planning_start(struct sched *s, const struct planning_request *r, planning_done fn, void *arg);
-void planning_cancel(struct planning *p); /* NULL allowed; fn is not called */
+void planning_fini(struct sched *s); /* after the solver has ended: answers what still gathers with YK_CANCELED */
 void planning_step(struct sched *s);      /* on every tick and whenever something came in */
 
 /* ---- dispatch.c: generations ---- */

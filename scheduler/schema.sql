@@ -18,9 +18,10 @@ CREATE TABLE tokens (
   revoked_ms INTEGER
 );
 
+-- A device whose identity was wiped comes back with another id under its old name, so names are not unique here.
 CREATE TABLE agents (
   id TEXT PRIMARY KEY,
-  name TEXT NOT NULL UNIQUE,
+  name TEXT NOT NULL,
   class TEXT NOT NULL DEFAULT 'workstation',
   os TEXT NOT NULL DEFAULT '',
   state TEXT NOT NULL DEFAULT 'away',

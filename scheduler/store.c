@@ -537,6 +537,7 @@ struct query {
     int64_t params[3];
     int n_params;
     enum { AS_ROWS, AS_EVENTS, AS_TEXT } as;
+    const struct columns *columns; /* of AS_ROWS: says which numbers are truth values */
     int64_t cursor;
     store_on_json fn;
     void *arg;
@@ -544,11 +545,14 @@ struct query {
     yk_err err;
 };
 
-static void put_column(sqlite3_stmt *st, int i, struct json_out *o)
+static void put_column(sqlite3_stmt *st, int i, const struct columns *c, struct json_out *o)
 {
     switch (sqlite3_column_type(st, i)) {
     case SQLITE_INTEGER:
-        json_put_i64(o, sqlite3_column_int64(st, i));
+        if (c && i < c->n && c->at[i].kind == COLUMN_BOOL)
+            json_put_bool(o, sqlite3_column_int64(st, i) != 0);
+        else
+            json_put_i64(o, sqlite3_column_int64(st, i));
         break;
     case SQLITE_FLOAT:
         json_put_f64(o, sqlite3_column_double(st, i));
@@ -587,7 +591,7 @@ static void query_run(void *arg)
         json_open(&o, '{');
         for (int i = 0; i < sqlite3_column_count(st); i++) {
             json_put_key(&o, sqlite3_column_name(st, i));
-            put_column(st, i, &o);
+            put_column(st, i, q->columns, &o);
         }
         json_close(&o, '}');
         if (q->as == AS_EVENTS)
@@ -631,6 +635,7 @@ void store_list(struct store *s, const char *listing, int64_t job, store_on_json
     const struct columns *c = columns_find(listing);
     struct query *q = yk_xalloc(sizeof *q);
     bool jobs = strcmp(listing, "jobs") == 0;
+    q->columns = c;
     snprintf(q->sql, sizeof q->sql, "SELECT * FROM %s%s%s LIMIT %d", c ? c->view : "v_none",
         job > 0 ? " WHERE job = ?1" : "", jobs ? " ORDER BY job DESC" : "", LIST_LIMIT);
     q->params[0] = job;

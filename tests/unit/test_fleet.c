@@ -1,0 +1,561 @@
+/* The registry of agents: joining, leases, terms, identities, probes, profiles, and peers that do not behave. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "scheduler/fleet.h"
+#include "tests/fake_agent.h"
+
+#define LEASE_MS 6000
+
+struct here {
+    char dir[64], path[96];
+    struct net *net;
+    struct store *store;
+    struct fleet *fleet;
+    struct net_listener *listener;
+    int joined, lost, messages;
+    char why[300];
+    bool busy;
+    int store_errors;
+    struct fake a, b, c;
+    struct fake *all[4];
+};
+
+static void on_error(void *arg, int64_t job, yk_err err, const char *text)
+{
+    struct here *h = arg;
+    (void)job;
+    (void)err;
+    (void)text;
+    h->store_errors++;
+}
+
+static void on_joined(void *arg, struct fleet_agent *a)
+{
+    struct here *h = arg;
+    (void)a;
+    h->joined++;
+}
+
+static void on_lost(void *arg, struct fleet_agent *a, const char *why)
+{
+    struct here *h = arg;
+    (void)a;
+    h->lost++;
+    snprintf(h->why, sizeof(h->why), "%s", why);
+}
+
+static yk_err on_message(void *arg, struct fleet_agent *a, struct wire_msg *msg)
+{
+    struct here *h = arg;
+    (void)a;
+    (void)msg;
+    h->messages++;
+    return YK_OK;
+}
+
+static yk_err on_stream(void *arg, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink)
+{
+    (void)arg;
+    (void)a;
+    (void)head;
+    (void)sink;
+    return YK_FORMAT;
+}
+
+static yk_err on_blob(void *arg, const char *hash, const uint8_t **data, int64_t *bytes, struct yk_diag *why)
+{
+    static const uint8_t content[100000] = {1, 2, 3};
+    (void)arg;
+    if (strcmp(hash, "known") != 0)
+        return yk_fail(why, YK_NOTFOUND, "no blob %s", hash);
+    *data = content;
+    *bytes = sizeof(content);
+    return YK_OK;
+}
+
+static bool on_quiet(void *arg)
+{
+    return !((struct here *)arg)->busy;
+}
+
+static const struct fleet_on on = {on_joined, on_lost, on_message, on_stream, on_blob, on_quiet};
+
+static int setup(void **state)
+{
+    struct here *h = yk_xalloc(sizeof(*h));
+    snprintf(h->dir, sizeof(h->dir), "/tmp/yoke-fleet-XXXXXX");
+    assert_non_null(mkdtemp(h->dir));
+    snprintf(h->path, sizeof(h->path), "%s/yoke.db", h->dir);
+    assert_int_equal(net_mem_open(3, &h->net), YK_OK);
+    struct store_config c = {.net = h->net, .path = h->path, .on_error = on_error, .arg = h};
+    assert_int_equal(store_open(&c, &h->store, NULL), YK_OK);
+    struct fleet_config fc = {.net = h->net, .store = h->store, .term = 7, .lease_ms = LEASE_MS, .on = &on, .arg = h};
+    h->fleet = fleet_open(&fc);
+    assert_int_equal(net_listen(h->net, "mem://yoked", fleet_accept, h->fleet, &h->listener, NULL), YK_OK);
+    fake_init(&h->a, h->net, "mem://yoked", "pc");
+    fake_init(&h->b, h->net, "mem://yoked", "phone");
+    fake_init(&h->c, h->net, "mem://yoked", "cloud");
+    h->all[0] = &h->a;
+    h->all[1] = &h->b;
+    h->all[2] = &h->c;
+    h->a.others = h->b.others = h->c.others = h->all;
+    *state = h;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct here *h = *state;
+    char command[128];
+    for (int i = 0; i < 3; i++)
+        fake_kill(h->all[i]);
+    net_listener_close(h->listener);
+    fleet_close(h->fleet);
+    store_close(h->store);
+    net_close(h->net);
+    snprintf(command, sizeof(command), "rm -r %s", h->dir);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(h->store_errors, 0);
+    free(h);
+    return 0;
+}
+
+static void run_ms(struct here *h, int64_t ms)
+{
+    net_mem_run_for(h->net, ms * 1000);
+}
+
+static struct fleet_agent *agent_of(struct here *h, const char *name)
+{
+    return fleet_find(h->fleet, name);
+}
+
+static void joins(void **state)
+{
+    struct here *h = *state;
+    fake_start(&h->a);
+    run_ms(h, 500);
+    assert_true(h->a.joined);
+    assert_int_equal(h->a.term, 7);
+    assert_int_equal(h->a.lease_ms, LEASE_MS);
+    assert_true(h->a.ping_ms > 0 && h->a.ping_ms <= LEASE_MS / 2);
+    assert_string_equal(h->a.got_name, "pc");
+    struct fleet_agent *a = agent_of(h, "pc");
+    assert_non_null(a);
+    assert_ptr_equal(fleet_find(h->fleet, h->a.id), a);
+    assert_int_equal(a->state, FLEET_ALIVE);
+    assert_string_equal(a->backends, "ref@generic");
+    assert_string_equal(a->heat, "nominal");
+    assert_true(a->gflops == 1 / h->a.node_ms);
+    assert_int_equal(fleet_alive(h->fleet), 1);
+    assert_null(agent_of(h, "nobody"));
+    /* It stays as long as it talks. */
+    run_ms(h, 60000);
+    assert_true(h->a.joined);
+    assert_int_equal(h->lost, 0);
+}
+
+static void silence_ends_the_lease(void **state)
+{
+    struct here *h = *state;
+    fake_start(&h->a);
+    run_ms(h, 500);
+    fake_freeze(&h->a);
+    run_ms(h, LEASE_MS / 2);
+    assert_int_equal(h->lost, 0);
+    run_ms(h, LEASE_MS);
+    assert_int_equal(h->lost, 1);
+    assert_int_equal(fleet_alive(h->fleet), 0);
+    assert_int_equal(agent_of(h, "pc")->state, FLEET_AWAY);
+    assert_int_equal(fleet_send(agent_of(h, "pc"), WIRE_TYPE_pong, &(struct wire_pong){0}), YK_CLOSED);
+    /* It wakes up and is here again under the same identity. */
+    h->a.frozen = false;
+    fake_start(&h->a);
+    run_ms(h, 1000);
+    assert_int_equal(h->joined, 2);
+    assert_int_equal(fleet_alive(h->fleet), 1);
+    assert_null(fleet_first(h->fleet)->next);
+}
+
+static void closed_connection_is_a_loss(void **state)
+{
+    struct here *h = *state;
+    fake_start(&h->a);
+    run_ms(h, 500);
+    fake_kill(&h->a);
+    run_ms(h, 100);
+    assert_int_equal(h->lost, 1);
+}
+
+static void bytes_that_vanish(void **state)
+{
+    struct here *h = *state;
+    fake_start(&h->a);
+    run_ms(h, 500);
+    net_mem_cut(h->net, "yoked", true);
+    run_ms(h, 2 * LEASE_MS);
+    assert_int_equal(h->lost, 1);
+    net_mem_cut(h->net, "yoked", false);
+}
+
+/* The old process hangs, its successor has the same state folder. */
+static void same_identity_replaces(void **state)
+{
+    struct here *h = *state;
+    fake_start(&h->a);
+    run_ms(h, 500);
+    memcpy(h->b.id, h->a.id, sizeof(h->b.id));
+    h->b.name = "pc";
+    h->a.refused = true; /* it does not come back */
+    fake_start(&h->b);
+    run_ms(h, 500);
+    assert_true(h->b.joined);
+    assert_false(h->a.joined);
+    assert_int_equal(h->lost, 1);
+    assert_int_equal(h->joined, 2);
+    assert_string_equal(h->b.got_name, "pc");
+    assert_int_equal(fleet_alive(h->fleet), 1);
+    run_ms(h, 3 * LEASE_MS);
+    assert_true(h->b.joined);
+    assert_int_equal(h->lost, 1);
+}
+
+static void equal_names_are_told_apart(void **state)
+{
+    struct here *h = *state;
+    h->b.name = "pc";
+    fake_start(&h->a);
+    run_ms(h, 200);
+    fake_start(&h->b);
+    run_ms(h, 200);
+    assert_string_equal(h->a.got_name, "pc");
+    assert_string_not_equal(h->b.got_name, "pc");
+    assert_non_null(agent_of(h, h->b.got_name));
+    assert_string_equal(agent_of(h, h->b.got_name)->id, h->b.id);
+}
+
+static void other_major_is_refused(void **state)
+{
+    struct here *h = *state;
+    h->a.sizes_major = WIRE_VERSION_MAJOR + 1;
+    fake_start(&h->a);
+    run_ms(h, 500);
+    assert_false(h->a.joined);
+    assert_true(h->a.refused);
+    char ours[16], theirs[16];
+    snprintf(ours, sizeof(ours), "%d.%d", WIRE_VERSION_MAJOR, WIRE_VERSION_MINOR);
+    snprintf(theirs, sizeof(theirs), "%d.%d", WIRE_VERSION_MAJOR + 1, WIRE_VERSION_MINOR);
+    assert_non_null(strstr(h->a.refused_text, ours));
+    assert_non_null(strstr(h->a.refused_text, theirs));
+    assert_int_equal(fleet_alive(h->fleet), 0);
+}
+
+static void bad_identity_is_refused(void **state)
+{
+    struct here *h = *state;
+    snprintf(h->a.id, sizeof(h->a.id), "../../etc/passwd");
+    fake_start(&h->a);
+    run_ms(h, 500);
+    assert_true(h->a.refused);
+    assert_int_equal(h->joined, 0);
+}
+
+/* ---- peers that do not behave ---- */
+
+struct stranger {
+    struct here *h;
+    struct net_conn *conn;
+    const void *say;
+    size_t len;
+    bool closed, dialled;
+    char in[256];
+};
+
+static void stranger_said(void *arg, yk_err err, size_t n)
+{
+    (void)arg;
+    (void)err;
+    (void)n;
+}
+
+static void stranger_heard(void *arg, yk_err err, size_t n)
+{
+    struct stranger *s = arg;
+    (void)n;
+    if (err)
+        s->closed = true;
+    else
+        net_recv(s->conn, s->in, sizeof(s->in), stranger_heard, s);
+}
+
+static void stranger_dialled(void *arg, yk_err err, struct net_conn *conn)
+{
+    struct stranger *s = arg;
+    s->dialled = true;
+    if (err)
+        return;
+    s->conn = conn;
+    struct net_iov iov = {s->say, s->len};
+    if (s->len)
+        net_send(conn, &iov, 1, stranger_said, s);
+    net_recv(conn, s->in, sizeof(s->in), stranger_heard, s);
+}
+
+static void strangers(void **state)
+{
+    struct here *h = *state;
+    static const struct {
+        const char *bytes;
+        size_t len;
+        int64_t within_ms;
+    } say[] = {
+        {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27, 1000},
+        {"YOK1\xff\xff\xff\xff\x01\x00\x00\x00\x00\x00\x00\x00", 16, 1000}, /* 4 GiB message */
+        {"YOK1\x04\x00\x00\x00\x0f\x27\x00\x00\x00\x00\x00\x00junk", 20, 20000},
+        {"YOK1\x00\x00\x00\x00\x04\x00\x00\x00\x00\x00\x00\x00", 16, 1000}, /* a ping before the hello */
+        {"YOK1", 4, 20000},                                                 /* and then nothing */
+        {"", 0, 20000},
+    };
+    for (size_t i = 0; i < YK_COUNT(say); i++) {
+        struct stranger s = {.h = h, .say = say[i].bytes, .len = say[i].len};
+        net_dial(h->net, "mem://yoked", 1000000, stranger_dialled, &s);
+        run_ms(h, say[i].within_ms);
+        assert_true(s.dialled);
+        assert_true(s.closed);
+        net_conn_close(s.conn);
+    }
+    assert_int_equal(h->joined, 0);
+    fake_start(&h->a);
+    run_ms(h, 500);
+    assert_true(h->a.joined);
+}
+
+/* Connect, say half a thing, vanish: a thousand times. The agent that is there does not notice. */
+static void connect_and_vanish(void **state)
+{
+    struct here *h = *state;
+    fake_start(&h->a);
+    run_ms(h, 500);
+    for (int i = 0; i < 1000; i++) {
+        struct stranger s = {.h = h, .say = "YOK1\x10", .len = i % 3 ? 5 : 0};
+        net_dial(h->net, "mem://yoked", 1000000, stranger_dialled, &s);
+        run_ms(h, 2);
+        assert_true(s.dialled);
+        net_conn_close(s.conn);
+    }
+    run_ms(h, 2 * LEASE_MS);
+    assert_true(h->a.joined);
+    assert_int_equal(h->lost, 0);
+    assert_int_equal(fleet_alive(h->fleet), 1);
+}
+
+/* Connections that are held open without a hello do not lock others out for ever. */
+static void held_connections(void **state)
+{
+    struct here *h = *state;
+    enum { N = 400 };
+    struct stranger *s = yk_xalloc(N * sizeof(*s));
+    for (int i = 0; i < N; i++) {
+        s[i] = (struct stranger){.h = h, .say = "", .len = 0};
+        net_dial(h->net, "mem://yoked", 1000000, stranger_dialled, &s[i]);
+    }
+    run_ms(h, 30000);
+    fake_start(&h->a);
+    run_ms(h, 1000);
+    assert_true(h->a.joined);
+    for (int i = 0; i < N; i++)
+        net_conn_close(s[i].conn);
+    free(s);
+}
+
+/* ---- links ---- */
+
+static const struct view_link *link_of(const struct view *v, const char *from, const char *to)
+{
+    for (int32_t i = 0; i < v->n_links; i++) {
+        const struct view_link *l = &v->links[i];
+        if (l->from >= 0 && l->to >= 0 && strcmp(v->agents[l->from].name, from) == 0 &&
+            strcmp(v->agents[l->to].name, to) == 0)
+            return l;
+    }
+    return NULL;
+}
+
+static void probes_every_pair_once(void **state)
+{
+    struct here *h = *state;
+    h->b.bytes_per_s = 40e6;
+    for (int i = 0; i < 3; i++)
+        fake_start(h->all[i]);
+    run_ms(h, 10000);
+    int probes = h->a.probes + h->b.probes + h->c.probes;
+    assert_int_equal(probes, 3);
+    assert_int_equal(h->a.expects + h->b.expects + h->c.expects, 3);
+    struct view *v = fleet_view(h->fleet, NULL);
+    const struct view_link *l = link_of(v, "pc", "phone");
+    assert_non_null(l);
+    assert_true(l->bytes_per_s == 40e6);
+    assert_true(fabs(l->latency_ms - 0.2) < 1e-9); /* half of the round trip */
+    assert_int_equal(l->origin, VIEW_MEASURED);
+    assert_true(l->shared < 0); /* both ways at once at full rate */
+    assert_non_null(link_of(v, "phone", "pc"));
+    view_free(v);
+    run_ms(h, 60000);
+    assert_int_equal(h->a.probes + h->b.probes + h->c.probes, 3);
+}
+
+static void half_duplex_shares_its_medium(void **state)
+{
+    struct here *h = *state;
+    h->a.both_factor = h->b.both_factor = 1.05; /* 5 % over one way: one medium */
+    fake_start(&h->a);
+    fake_start(&h->b);
+    run_ms(h, 10000);
+    struct view *v = fleet_view(h->fleet, NULL);
+    const struct view_link *l = link_of(v, "pc", "phone"), *back = link_of(v, "phone", "pc");
+    assert_true(l && back);
+    assert_true(l->shared >= 0);
+    assert_int_equal(l->shared, back->shared);
+    view_free(v);
+}
+
+/* A pair that accepts and says nothing is unknown, which is shown, and is tried again only later. */
+static void stalled_probe(void **state)
+{
+    struct here *h = *state;
+    h->a.stall_probe = h->b.stall_probe = true;
+    fake_start(&h->a);
+    fake_start(&h->b);
+    run_ms(h, 15000);
+    assert_true(fleet_links_ready(h->fleet));
+    assert_int_equal(h->a.probes + h->b.probes, 1);
+    struct view *v = fleet_view(h->fleet, NULL);
+    for (int32_t i = 0; i < v->n_links; i++)
+        assert_int_equal(v->links[i].origin, VIEW_UNKNOWN);
+    view_free(v);
+    h->a.stall_probe = h->b.stall_probe = false;
+    run_ms(h, 120000);
+    v = fleet_view(h->fleet, NULL);
+    assert_int_equal(link_of(v, "pc", "phone")->origin, VIEW_MEASURED);
+    view_free(v);
+}
+
+static void no_probe_while_busy(void **state)
+{
+    struct here *h = *state;
+    h->busy = true;
+    fake_start(&h->a);
+    fake_start(&h->b);
+    run_ms(h, 10000);
+    assert_int_equal(h->a.probes + h->b.probes, 0);
+    h->busy = false;
+    run_ms(h, 10000);
+    assert_int_equal(h->a.probes + h->b.probes, 1);
+}
+
+static void agent_lost_in_a_probe(void **state)
+{
+    struct here *h = *state;
+    h->a.stall_probe = h->b.stall_probe = true;
+    fake_start(&h->a);
+    fake_start(&h->b);
+    run_ms(h, 1000);
+    fake_kill(h->a.probes ? &h->a : &h->b);
+    run_ms(h, 1000);
+    assert_true(fleet_links_ready(h->fleet));
+    struct fake *gone = h->a.dead ? &h->a : &h->b;
+    h->a.stall_probe = h->b.stall_probe = false;
+    fake_start(gone);
+    run_ms(h, 10000);
+    assert_true(fleet_links_ready(h->fleet));
+    struct view *v = fleet_view(h->fleet, NULL);
+    assert_int_equal(link_of(v, "pc", "phone")->origin, VIEW_MEASURED);
+    view_free(v);
+}
+
+/* ---- the snapshot ---- */
+
+static void who_gets_no_stage(void **state)
+{
+    struct here *h = *state;
+    h->b.memory_bytes = 0;
+    fake_start(&h->a);
+    fake_start(&h->b);
+    run_ms(h, 1000);
+    struct wire_sensors hot = {.heat = "critical"};
+    struct wire_ping ping = {.seq = 1, .sensors = hot};
+    chan_send(h->a.control, WIRE_TYPE_ping, &ping);
+    run_ms(h, 100);
+    struct view *v = fleet_view(h->fleet, NULL);
+    assert_int_equal(v->n_agents, 2);
+    for (int32_t i = 0; i < 2; i++) {
+        assert_false(v->agents[i].usable);
+        assert_non_null(strstr(v->agents[i].why_not, strcmp(v->agents[i].name, "pc") == 0 ? "critical" : "memory"));
+    }
+    view_free(v);
+}
+
+static void profile_that_never_comes(void **state)
+{
+    struct here *h = *state;
+    static const int64_t sizes[] = {1, 4};
+    fake_start(&h->a);
+    run_ms(h, 500);
+    struct fleet_agent *a = agent_of(h, "pc");
+    /* The graph is not there, so the fake never answers. */
+    assert_false(fleet_profile_ready(a, "feed", sizes, 2));
+    run_ms(h, 1000);
+    assert_false(fleet_profile_ready(a, "feed", sizes, 2));
+    assert_int_equal(h->a.profiles, 1);
+    run_ms(h, 180000);
+    assert_true(fleet_profile_ready(a, "feed", sizes, 2));
+}
+
+/* It was asked, left, and came back: it must be asked again, not waited for. */
+static void profile_asked_of_one_that_left(void **state)
+{
+    struct here *h = *state;
+    static const int64_t sizes[] = {1, 4};
+    fake_start(&h->a);
+    run_ms(h, 500);
+    assert_false(fleet_profile_ready(agent_of(h, "pc"), "feed", sizes, 2));
+    run_ms(h, 100);
+    fake_kill(&h->a);
+    run_ms(h, 100);
+    fake_start(&h->a);
+    run_ms(h, 1000);
+    fleet_profile_ready(agent_of(h, "pc"), "feed", sizes, 2);
+    run_ms(h, 1000);
+    assert_int_equal(h->a.profiles, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(joins, setup, teardown),
+        cmocka_unit_test_setup_teardown(silence_ends_the_lease, setup, teardown),
+        cmocka_unit_test_setup_teardown(closed_connection_is_a_loss, setup, teardown),
+        cmocka_unit_test_setup_teardown(bytes_that_vanish, setup, teardown),
+        cmocka_unit_test_setup_teardown(same_identity_replaces, setup, teardown),
+        cmocka_unit_test_setup_teardown(equal_names_are_told_apart, setup, teardown),
+        cmocka_unit_test_setup_teardown(other_major_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(bad_identity_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(strangers, setup, teardown),
+        cmocka_unit_test_setup_teardown(connect_and_vanish, setup, teardown),
+        cmocka_unit_test_setup_teardown(held_connections, setup, teardown),
+        cmocka_unit_test_setup_teardown(probes_every_pair_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(half_duplex_shares_its_medium, setup, teardown),
+        cmocka_unit_test_setup_teardown(stalled_probe, setup, teardown),
+        cmocka_unit_test_setup_teardown(no_probe_while_busy, setup, teardown),
+        cmocka_unit_test_setup_teardown(agent_lost_in_a_probe, setup, teardown),
+        cmocka_unit_test_setup_teardown(who_gets_no_stage, setup, teardown),
+        cmocka_unit_test_setup_teardown(profile_that_never_comes, setup, teardown),
+        cmocka_unit_test_setup_teardown(profile_asked_of_one_that_left, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

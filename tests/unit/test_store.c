@@ -1,0 +1,603 @@
+/* The database: migrations, one daemon, terms, listings that keep their columns, limits, a full disk. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <sqlite3.h>
+
+#include "common/json.h"
+#include "scheduler/columns.h"
+#include "scheduler/store.h"
+
+struct here {
+    char dir[64], path[96];
+    struct net *net;
+    struct store *s;
+    int errors;
+    yk_err err;
+    char text[400];
+    char *json; /* the last answer */
+    yk_err json_err;
+    bool answered;
+};
+
+static void on_error(void *arg, int64_t job, yk_err err, const char *text)
+{
+    struct here *h = arg;
+    (void)job;
+    h->errors++;
+    h->err = err;
+    snprintf(h->text, sizeof(h->text), "%s", text);
+}
+
+static yk_err open_store(struct here *h, struct yk_diag *why)
+{
+    struct store_config c = {.net = h->net, .path = h->path, .on_error = on_error, .arg = h};
+    return store_open(&c, &h->s, why);
+}
+
+static int setup(void **state)
+{
+    struct here *h = yk_xalloc(sizeof(*h));
+    snprintf(h->dir, sizeof(h->dir), "/tmp/yoke-store-XXXXXX");
+    assert_non_null(mkdtemp(h->dir));
+    snprintf(h->path, sizeof(h->path), "%s/yoke.db", h->dir);
+    assert_int_equal(net_mem_open(1, &h->net), YK_OK);
+    assert_int_equal(open_store(h, NULL), YK_OK);
+    *state = h;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct here *h = *state;
+    char command[128];
+    store_close(h->s);
+    net_close(h->net);
+    snprintf(command, sizeof(command), "rm -r %s", h->dir);
+    assert_int_equal(system(command), 0);
+    free(h->json);
+    free(h);
+    return 0;
+}
+
+static void again(struct here *h)
+{
+    store_close(h->s);
+    h->s = NULL;
+    assert_int_equal(open_store(h, NULL), YK_OK);
+}
+
+static void settle(struct here *h)
+{
+    net_mem_run_for(h->net, 1000000);
+}
+
+static void on_json(void *arg, yk_err err, char *json)
+{
+    struct here *h = arg;
+    free(h->json);
+    h->json = json;
+    h->json_err = err;
+    h->answered = true;
+}
+
+static struct json *listing(struct here *h, const char *name, int64_t job)
+{
+    struct json *doc = NULL;
+    h->answered = false;
+    store_list(h->s, name, job, on_json, h);
+    settle(h);
+    assert_true(h->answered);
+    assert_int_equal(h->json_err, YK_OK);
+    assert_int_equal(json_parse(h->json, strlen(h->json), &doc, NULL), YK_OK);
+    return doc;
+}
+
+/* Another program's view of the file, while the daemon has it. */
+static void outside(const struct here *h, const char *sql, char *out, size_t size)
+{
+    sqlite3 *db = NULL;
+    sqlite3_stmt *st = NULL;
+    out[0] = 0;
+    assert_int_equal(sqlite3_open_v2(h->path, &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
+    int code = sqlite3_prepare_v2(db, sql, -1, &st, NULL);
+    if (code == SQLITE_OK && sqlite3_step(st) == SQLITE_ROW)
+        snprintf(out, size, "%s", sqlite3_column_text(st, 0));
+    assert_int_equal(code, SQLITE_OK);
+    sqlite3_finalize(st);
+    sqlite3_close(db);
+}
+
+static struct store_agent agent(const char *id, const char *name)
+{
+    return (struct store_agent){.id = id,
+        .name = name,
+        .class_name = "phone",
+        .os = "test",
+        .state = "alive",
+        .backends = "ref@generic",
+        .heat = "nominal",
+        .cores = 4,
+        .threads = 4,
+        .memory_bytes = 1 << 30,
+        .gflops = 1.5,
+        .gbytes_per_s = NAN,
+        .temperature_celsius = 30.5,
+        .battery_frac = NAN,
+        .load = 0.1,
+        .slow_factor = 1,
+        .emulated = true};
+}
+
+static struct store_job job(int64_t id, const char *state)
+{
+    static const uint8_t map[2] = {0xff, 0x01};
+    return (struct store_job){.id = id,
+        .kind = "batch",
+        .model = "mnist",
+        .graph_hash = "",
+        .state = state,
+        .objective = "throughput",
+        .request = "{}",
+        .source = "pc",
+        .batch = 64,
+        .microbatch = 8,
+        .samples = 100,
+        .done = 72,
+        .labelled = 72,
+        .correct = 36,
+        .outputs = "",
+        .error = "",
+        .forms = "[\"ref@generic\"]",
+        .done_map = map,
+        .done_map_len = 2,
+        .run_ms = 1000,
+        .replans = 1,
+        .plan = 3,
+        .created_ms = 1700000000000,
+        .started_ms = 1700000001000};
+}
+
+/* ---- tests ---- */
+
+static void term_rises(void **state)
+{
+    struct here *h = *state;
+    int64_t term = store_term(h->s);
+    assert_true(term >= 1);
+    again(h);
+    assert_int_equal(store_term(h->s), term + 1);
+    again(h);
+    assert_int_equal(store_term(h->s), term + 2);
+}
+
+static void second_daemon_is_refused(void **state)
+{
+    struct here *h = *state;
+    struct yk_diag why = {0};
+    struct here other = *h;
+    other.s = NULL;
+    assert_int_equal(open_store(&other, &why), YK_BUSY);
+    assert_null(other.s);
+    char pid[24];
+    snprintf(pid, sizeof(pid), "%ld", (long)getpid());
+    assert_non_null(strstr(why.text, h->path));
+    assert_non_null(strstr(why.text, pid));
+    /* Its start did not count as one, and ours goes on. */
+    char term[24];
+    outside(h, "SELECT value FROM meta WHERE key = 'term'", term, sizeof(term));
+    assert_int_equal(atoll(term), store_term(h->s));
+}
+
+static void schema_has_version_one(void **state)
+{
+    struct here *h = *state;
+    char text[64];
+    outside(h, "PRAGMA user_version", text, sizeof(text));
+    assert_string_equal(text, "1");
+    outside(h, "PRAGMA journal_mode", text, sizeof(text));
+    assert_string_equal(text, "wal");
+    outside(h,
+        "SELECT count(*) FROM pragma_table_info('tokens') WHERE name = 'owner' UNION ALL "
+        "SELECT count(*) FROM pragma_table_info('jobs') WHERE name = 'owner'",
+        text, sizeof(text));
+    assert_string_equal(text, "1");
+}
+
+static void newer_schema_is_refused(void **state)
+{
+    struct here *h = *state;
+    struct yk_diag why = {0};
+    sqlite3 *db = NULL;
+    store_close(h->s);
+    h->s = NULL;
+    assert_int_equal(sqlite3_open(h->path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "PRAGMA user_version = 99", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    assert_int_equal(open_store(h, &why), YK_VERSION);
+    assert_non_null(strstr(why.text, "99"));
+    assert_int_equal(sqlite3_open(h->path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "PRAGMA user_version = 1", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    assert_int_equal(open_store(h, NULL), YK_OK);
+}
+
+static void not_a_database(void **state)
+{
+    struct here *h = *state;
+    struct here other = *h;
+    struct yk_diag why = {0};
+    snprintf(other.path, sizeof(other.path), "%s/text.db", h->dir);
+    FILE *f = fopen(other.path, "w");
+    for (int i = 0; i < 500; i++)
+        fputs("this is a letter, not a database\n", f);
+    fclose(f);
+    other.s = NULL;
+    assert_int_not_equal(open_store(&other, &why), YK_OK);
+    assert_non_null(strstr(why.text, other.path));
+    snprintf(other.path, sizeof(other.path), "%s/none/yoke.db", h->dir);
+    assert_int_not_equal(open_store(&other, &why), YK_OK);
+    assert_null(other.s);
+}
+
+/* Every listing has exactly the columns that columns.h names, in that order. */
+static void views_keep_their_columns(void **state)
+{
+    struct here *h = *state;
+    sqlite3 *db = NULL;
+    assert_int_equal(sqlite3_open_v2(h->path, &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
+    for (const struct columns *c = columns_all; c->listing; c++) {
+        char sql[96];
+        sqlite3_stmt *st = NULL;
+        snprintf(sql, sizeof(sql), "SELECT * FROM %s", c->view);
+        assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &st, NULL), SQLITE_OK);
+        assert_int_equal(sqlite3_column_count(st), c->n);
+        for (int i = 0; i < c->n; i++)
+            assert_string_equal(sqlite3_column_name(st, i), c->at[i].name);
+        sqlite3_finalize(st);
+        assert_ptr_equal(columns_find(c->listing), c);
+    }
+    sqlite3_close(db);
+    assert_null(columns_find("nothing"));
+}
+
+static void expect_kinds(const struct json *row, const char *name)
+{
+    const struct columns *c = columns_find(name);
+    assert_int_equal(json_len(row), c->n);
+    for (int i = 0; i < c->n; i++) {
+        assert_string_equal(json_key(row, (size_t)i), c->at[i].name);
+        enum json_kind k = json_kind(json_value(row, (size_t)i));
+        if (k == JSON_NULL)
+            continue;
+        if (c->at[i].kind == COLUMN_TEXT)
+            assert_int_equal(k, JSON_STRING);
+        else if (c->at[i].kind == COLUMN_INT)
+            assert_int_equal(k, JSON_INT);
+        else if (c->at[i].kind == COLUMN_BOOL)
+            assert_int_equal(k, JSON_BOOL);
+        else
+            assert_true(k == JSON_REAL || k == JSON_INT);
+    }
+}
+
+static void agents_and_links(void **state)
+{
+    struct here *h = *state;
+    struct store_agent a = agent("0000000000000000000000000000000a", "pc");
+    struct store_agent b = agent("0000000000000000000000000000000b", "phone \"x\"\n");
+    store_put_agent(h->s, &a);
+    store_put_agent(h->s, &b);
+    a.gflops = 3;
+    store_put_agent(h->s, &a);
+    struct store_link l = {.from = a.id,
+        .to = b.id,
+        .duplex = "half",
+        .origin = "measured",
+        .url = "mem://b",
+        .text = "",
+        .bytes_per_s = 4e7,
+        .latency_ms = 0.5,
+        .cpu_ns_per_byte = 1};
+    store_put_link(h->s, &l);
+    struct json *doc = listing(h, "agents", 0);
+    assert_int_equal(json_len(doc), 2);
+    const struct json *row = json_at(doc, 0);
+    expect_kinds(row, "agents");
+    assert_string_equal(json_str(json_find(row, "name"), ""), "pc");
+    assert_true(json_f64(json_find(row, "gflops"), 0) == 3);
+    assert_int_equal(json_kind(json_find(row, "battery_frac")), JSON_NULL);
+    assert_int_equal(json_kind(json_find(row, "gbytes_per_s")), JSON_NULL);
+    assert_true(json_bool(json_find(row, "emulated"), false));
+    assert_string_equal(json_str(json_find(json_at(doc, 1), "name"), ""), "phone \"x\"\n");
+    json_free(doc);
+    doc = listing(h, "links", 0);
+    assert_int_equal(json_len(doc), 1);
+    expect_kinds(json_at(doc, 0), "links");
+    assert_string_equal(json_str(json_find(json_at(doc, 0), "from_agent"), ""), "pc");
+    json_free(doc);
+    assert_int_equal(h->errors, 0);
+    /* After a restart nobody is believed to be here. */
+    again(h);
+    doc = listing(h, "agents", 0);
+    assert_string_equal(json_str(json_find(json_at(doc, 0), "state"), ""), "away");
+    json_free(doc);
+}
+
+/* A device whose identity was wiped joins under its old name. */
+static void name_of_a_new_identity(void **state)
+{
+    struct here *h = *state;
+    struct store_agent a = agent("0000000000000000000000000000000a", "pc");
+    struct store_agent b = agent("0000000000000000000000000000000b", "pc");
+    store_put_agent(h->s, &a);
+    again(h);
+    store_put_agent(h->s, &b);
+    struct json *doc = listing(h, "agents", 0);
+    assert_int_equal(h->errors, 0);
+    bool seen = false;
+    for (size_t i = 0; i < json_len(doc); i++)
+        seen = seen || strcmp(json_str(json_find(json_at(doc, i), "agent"), ""), b.id) == 0;
+    assert_true(seen);
+    json_free(doc);
+}
+
+static struct store_job found;
+static uint8_t found_map[8];
+static char found_state[32], found_forms[64];
+static int n_found;
+
+static void on_job(void *arg, const struct store_job *j)
+{
+    (void)arg;
+    found = *j;
+    memcpy(found_map, j->done_map, YK_MIN(j->done_map_len, sizeof(found_map)));
+    snprintf(found_state, sizeof(found_state), "%s", j->state);
+    snprintf(found_forms, sizeof(found_forms), "%s", j->forms);
+    n_found++;
+}
+
+static void jobs_survive(void **state)
+{
+    struct here *h = *state;
+    struct store_job j = job(7, "running"), done = job(8, "done");
+    store_put_job(h->s, &j);
+    store_put_job(h->s, &done);
+    settle(h);
+    again(h);
+    n_found = 0;
+    store_load_jobs(h->s, on_job, NULL);
+    assert_int_equal(n_found, 1);
+    assert_int_equal(found.id, 7);
+    assert_int_equal(found.samples, 100);
+    assert_int_equal(found.microbatch, 8);
+    assert_int_equal(found.done_map_len, 2);
+    assert_int_equal(found_map[0], 0xff);
+    assert_int_equal(found_map[1], 0x01);
+    assert_string_equal(found_state, "running");
+    assert_string_equal(found_forms, "[\"ref@generic\"]");
+    assert_int_equal(store_last_id(h->s, "jobs"), 8);
+    struct json *doc = listing(h, "jobs", 7);
+    assert_int_equal(json_len(doc), 1);
+    expect_kinds(json_at(doc, 0), "jobs");
+    assert_true(json_f64(json_find(json_at(doc, 0), "accuracy"), 0) == 0.5);
+    assert_true(json_f64(json_find(json_at(doc, 0), "images_per_s"), 0) == 72);
+    assert_string_equal(json_str(json_find(json_at(doc, 0), "created_at"), ""), "2023-11-14T22:13:20.000Z");
+    assert_int_equal(json_kind(json_find(json_at(doc, 0), "ended_at")), JSON_NULL);
+    json_free(doc);
+}
+
+static void events_by_cursor(void **state)
+{
+    struct here *h = *state;
+    struct json *doc = NULL;
+    for (int i = 1; i <= 5; i++)
+        store_put_event(h->s, i, i == 3 ? 2 : 1, 1700000000000 + i, "state", i == 5 ? "a \"quoted\" \xff text" : "x");
+    store_events(h->s, 1, 2, on_json, h);
+    settle(h);
+    assert_int_equal(json_parse(h->json, strlen(h->json), &doc, NULL), YK_OK);
+    assert_int_equal(json_len(json_find(doc, "events")), 2);
+    assert_int_equal(json_i64(json_find(doc, "cursor"), 0), 5);
+    json_free(doc);
+    store_events(h->s, 1, 5, on_json, h);
+    settle(h);
+    assert_int_equal(json_parse(h->json, strlen(h->json), &doc, NULL), YK_OK);
+    assert_int_equal(json_len(json_find(doc, "events")), 0);
+    assert_int_equal(json_i64(json_find(doc, "cursor"), 0), 5);
+    json_free(doc);
+}
+
+static void plans_and_accuracy(void **state)
+{
+    struct here *h = *state;
+    struct store_plan p = {.id = 1,
+        .job = 7,
+        .microbatch = 8,
+        .batch = 64,
+        .pipelines = 1,
+        .stages = 2,
+        .model = "mnist",
+        .graph_hash = "00",
+        .reason = "first",
+        .objective = "throughput",
+        .plan = "{\"model\":\"mnist\"}",
+        .bottleneck = "agent pc",
+        .step_ms = 100,
+        .cost_ms = 90,
+        .bound_ms = 90,
+        .gap = 0,
+        .best_single_ms = NAN};
+    struct store_stage_time t = {.job = 7,
+        .plan = 1,
+        .pipeline = 0,
+        .stage = 1,
+        .microbatches = 4,
+        .agent = "pc",
+        .class_name = "cloud",
+        .compute_ms = 2000,
+        .wait_ms = 1,
+        .send_ms = 2,
+        .codec_error = 0};
+    store_put_plan(h->s, &p);
+    store_put_stage(h->s, 1, 0, 0, "pc", "0-3", 5, 100);
+    store_put_stage(h->s, 1, 0, 1, "phone", "4-7", 5, 100);
+    store_put_stage_time(h->s, &t);
+    store_put_measured(h->s, 1, 110, 12);
+    static const char *const all[] = {"plans", "stages", "stage_times", "plan_accuracy", "cloud_seconds"};
+    for (size_t i = 0; i < YK_COUNT(all); i++) {
+        struct json *doc = listing(h, all[i], 0);
+        assert_true(json_len(doc) >= 1);
+        expect_kinds(json_at(doc, 0), all[i]);
+        json_free(doc);
+    }
+    char text[64];
+    outside(h, "SELECT round(ratio, 3) FROM v_plan_accuracy", text, sizeof(text));
+    assert_string_equal(text, "1.1");
+    outside(h, "SELECT cloud_s FROM v_cloud_seconds", text, sizeof(text));
+    assert_string_equal(text, "2.0");
+    outside(h, "SELECT measured_ms FROM v_stages WHERE stage = 1", text, sizeof(text));
+    assert_string_equal(text, "500.0");
+    store_plan_of(h->s, 7, on_json, h);
+    settle(h);
+    assert_int_equal(h->json_err, YK_OK);
+    assert_string_equal(h->json, "{\"model\":\"mnist\"}");
+    store_plan_of(h->s, 1234, on_json, h);
+    settle(h);
+    assert_int_equal(h->json_err, YK_NOTFOUND);
+}
+
+static int n_times;
+static double sum_ms;
+static void on_time(void *arg, const struct store_time *t)
+{
+    (void)arg;
+    n_times++;
+    sum_ms += t->ms;
+}
+
+static void profiles(void **state)
+{
+    struct here *h = *state;
+    struct store_time rows[] = {
+        {1, "ref@generic", 4, 2, 0, 0, 0}, {0, "blas@x", 1, 1, 0, 0, 0}, {0, "ref@generic", 1, 3, 0, 0, 0}};
+    store_put_profile(h->s, "graph", "agent", "ref,blas", rows, 3);
+    settle(h);
+    again(h);
+    n_times = 0;
+    sum_ms = 0;
+    store_load_profile(h->s, "graph", "agent", "ref,blas", on_time, NULL);
+    assert_int_equal(n_times, 3);
+    assert_true(sum_ms == 6);
+    store_load_profile(h->s, "graph", "agent", "other", on_time, NULL);
+    assert_int_equal(n_times, 3);
+}
+
+/* History beyond its limit goes, running jobs stay. */
+static void history_is_bounded(void **state)
+{
+    struct here *h = *state;
+    store_close(h->s);
+    struct store_config c = {.net = h->net, .path = h->path, .history_rows = 100, .on_error = on_error, .arg = h};
+    assert_int_equal(store_open(&c, &h->s, NULL), YK_OK);
+    struct store_job old = job(1, "running");
+    store_put_job(h->s, &old);
+    for (int i = 2; i < 4300; i++) {
+        store_put_event(h->s, i, 1, 1700000000000, "state", "x");
+        if (i % 10 == 0) {
+            struct store_job j = job(i, "done");
+            j.ended_ms = j.created_ms;
+            store_put_job(h->s, &j);
+        }
+        if (i % 500 == 0)
+            settle(h);
+    }
+    settle(h);
+    char text[64];
+    outside(h, "SELECT count(*) FROM job_events", text, sizeof(text));
+    assert_true(atoi(text) < 2500);
+    outside(h, "SELECT count(*) FROM jobs WHERE state = 'running'", text, sizeof(text));
+    assert_string_equal(text, "1");
+    assert_int_equal(h->errors, 0);
+}
+
+static void file_slots(void **state)
+{
+    struct here *h = *state;
+    char path[128], got[8] = "";
+    snprintf(path, sizeof(path), "%s/out", h->dir);
+    store_write_file(h->s, 1, path, 4, "EFGH", 4);
+    store_write_file(h->s, 1, path, 0, "ABCD", 4);
+    settle(h);
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    assert_int_equal(fread(got, 1, 8, f), 8);
+    fclose(f);
+    assert_memory_equal(got, "ABCDEFGH", 8);
+    snprintf(path, sizeof(path), "%s/none/out", h->dir);
+    store_write_file(h->s, 5, path, 0, "x", 1);
+    settle(h);
+    assert_int_equal(h->errors, 1);
+    assert_non_null(strstr(h->text, "none/out"));
+}
+
+static void full_disk(void **state)
+{
+    struct here *h = *state;
+    store_write_file(h->s, 9, "/dev/full", 0, "x", 1);
+    settle(h);
+    assert_int_equal(h->errors, 1);
+    assert_int_equal(h->err, YK_NOSPC);
+    assert_non_null(strstr(h->text, "No space left"));
+}
+
+static void flushed(void *arg)
+{
+    *(bool *)arg = true;
+}
+
+/* flush answers after what was posted before. */
+static void flush_is_last(void **state)
+{
+    struct here *h = *state;
+    bool done = false;
+    struct store_agent a = agent("0000000000000000000000000000000a", "pc");
+    store_put_agent(h->s, &a);
+    store_flush(h->s, flushed, &done);
+    assert_false(done);
+    settle(h);
+    assert_true(done);
+    char text[64];
+    outside(h, "SELECT name FROM v_agents", text, sizeof(text));
+    assert_string_equal(text, "pc");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(term_rises, setup, teardown),
+        cmocka_unit_test_setup_teardown(second_daemon_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(schema_has_version_one, setup, teardown),
+        cmocka_unit_test_setup_teardown(newer_schema_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(not_a_database, setup, teardown),
+        cmocka_unit_test_setup_teardown(views_keep_their_columns, setup, teardown),
+        cmocka_unit_test_setup_teardown(agents_and_links, setup, teardown),
+        cmocka_unit_test_setup_teardown(name_of_a_new_identity, setup, teardown),
+        cmocka_unit_test_setup_teardown(jobs_survive, setup, teardown),
+        cmocka_unit_test_setup_teardown(events_by_cursor, setup, teardown),
+        cmocka_unit_test_setup_teardown(plans_and_accuracy, setup, teardown),
+        cmocka_unit_test_setup_teardown(profiles, setup, teardown),
+        cmocka_unit_test_setup_teardown(history_is_bounded, setup, teardown),
+        cmocka_unit_test_setup_teardown(file_slots, setup, teardown),
+        cmocka_unit_test_setup_teardown(full_disk, setup, teardown),
+        cmocka_unit_test_setup_teardown(flush_is_last, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
