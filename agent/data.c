@@ -72,7 +72,7 @@ static yk_err per_channel(
 static yk_err set_options(struct data_set *d, const struct data_options *o, struct yk_diag *why)
 {
     d->channels = d->sample.rank >= 3 ? d->sample.dims[0] : 1;
-    if (!o || (!o->mean && !o->std))
+    if (!o || (!o->n_mean && !o->n_std))
         return YK_OK;
     if (d->sample.dtype != DT_F32)
         return yk_fail(why, YK_INVAL, "--mean and --std need images, the data is %s", dtype_name(d->sample.dtype));

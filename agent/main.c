@@ -6,6 +6,7 @@
 #include "common/log.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -186,13 +187,14 @@ static int run(const struct options *o)
         err = net_nng_on_signal(p.net, SIGINT, on_signal, &p);
     if (!err) {
         signal(SIGPIPE, SIG_IGN);
+        signal(SIGXFSZ, SIG_IGN); /* a write past a size limit is an error like a full disk */
         log_info("listening for data at %s", agent_url(p.agent));
         on_sensor(&p);
         net_run(p.net);
         code = EXIT_DONE;
     } else {
         log_error("%s", why.text);
-        code = err == YK_INVAL || err == YK_NOTFOUND ? EXIT_USAGE : EXIT_FAILED;
+        code = err == YK_INVAL ? EXIT_USAGE : EXIT_FAILED;
     }
     agent_close(p.agent);
     sensor_close(p.sensor);
@@ -209,6 +211,7 @@ int main(int argc, char **argv)
     struct conf_args args;
     struct yk_diag why = {0};
     int code = EXIT_DONE;
+    mallopt(M_MMAP_THRESHOLD, 1 << 18); /* what is large goes back to the system when it is freed */
     log_open("yoke-agent", LOG_INFO, NULL, NULL);
     if (conf_parse(&table, argc, argv, &o, &args, &why) != YK_OK) {
         fprintf(stderr, "yoke-agent: %s\n", why.text);

@@ -13,12 +13,19 @@
 
 #define MAX_OUTPUT_BYTES ((int64_t)1 << 31) /* of one microbatch */
 
+#define ENDED_US 5000000 /* agents' last figures come after their unload */
+
+static struct generation *find_in(struct generation *list, int64_t id)
+{
+    for (; list; list = list->next)
+        if (list->id == id)
+            return list;
+    return NULL;
+}
+
 static struct generation *find(struct sched *s, int64_t id)
 {
-    for (struct generation *g = s->generations; g; g = g->next)
-        if (g->id == id)
-            return g;
-    return NULL;
+    return find_in(s->generations, id);
 }
 
 static struct generation_agent *member(struct generation *g, const char *agent)
@@ -31,7 +38,15 @@ static struct generation_agent *member(struct generation *g, const char *agent)
 
 /* ---- unloading ---- */
 
-static void generation_free(struct sched *s, struct generation *g, bool tell)
+static void generation_free(struct generation *g)
+{
+    plan_free(g->plan);
+    free(g->took);
+    free(g);
+}
+
+/* Unloads it everywhere; what its agents measured last may still come in for a while. */
+static void generation_end(struct sched *s, struct generation *g, bool tell)
 {
     struct generation **p = &s->generations;
     while (*p != g)
@@ -49,9 +64,25 @@ static void generation_free(struct sched *s, struct generation *g, bool tell)
         if (tell)
             fleet_save(a);
     }
-    plan_free(g->plan);
-    free(g->took);
-    free(g);
+    g->job_id = g->job->id;
+    g->job = NULL;
+    g->ended_us = net_now_us(s->net);
+    g->next = s->ended;
+    s->ended = g;
+}
+
+void dispatch_sweep(struct sched *s, bool all)
+{
+    int64_t before = net_now_us(s->net) - ENDED_US;
+    for (struct generation **p = &s->ended; *p;) {
+        struct generation *g = *p;
+        if (!all && g->ended_us > before) {
+            p = &g->next;
+            continue;
+        }
+        *p = g->next;
+        generation_free(g);
+    }
 }
 
 void dispatch_drop(struct sched *s, struct job *j)
@@ -68,14 +99,15 @@ void dispatch_drop(struct sched *s, struct job *j)
             if (a && !job_ended(j->state))
                 fleet_send(a, WIRE_TYPE_cancel, &cancel);
         }
-        generation_free(s, g, true);
+        generation_end(s, g, true);
     }
 }
 
 void dispatch_fini(struct sched *s)
 {
     while (s->generations)
-        generation_free(s, s->generations, false);
+        generation_end(s, s->generations, false);
+    dispatch_sweep(s, true);
 }
 
 void dispatch_agent_lost(struct sched *s, struct fleet_agent *a)
@@ -521,7 +553,7 @@ static void on_stats(struct sched *s, struct fleet_agent *a, struct generation *
     const struct plan_pipeline *line = &g->plan->pipelines[g->pipeline];
     if (m->stage < 0 || m->stage >= line->n_stages || m->microbatches <= 0 || !(m->compute_ms >= 0))
         return;
-    struct store_stage_time row = {.job = g->job ? g->job->id : 0,
+    struct store_stage_time row = {.job = g->job ? g->job->id : g->job_id,
         .plan = g->plan_id,
         .pipeline = g->pipeline,
         .stage = m->stage,
@@ -572,7 +604,10 @@ yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg
             on_run_done(s, a, g, &msg->as.run_done);
         return YK_OK;
     case WIRE_TYPE_stage_stats:
-        if ((g = find(s, msg->as.stage_stats.generation)) && member(g, a->id))
+        g = find(s, msg->as.stage_stats.generation);
+        if (!g)
+            g = find_in(s->ended, msg->as.stage_stats.generation);
+        if (g && member(g, a->id))
             on_stats(s, a, g, &msg->as.stage_stats);
         return YK_OK;
     case WIRE_TYPE_stage_failed:

@@ -452,6 +452,7 @@ void jobs_step(struct sched *s, struct job *j)
 void jobs_tick(struct sched *s)
 {
     int64_t now = net_now_us(s->net);
+    dispatch_sweep(s, false);
     for (struct job *j = s->jobs, *next; j; j = next) {
         next = j->next;
         if (j->deadline_us && now > j->deadline_us) {

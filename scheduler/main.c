@@ -5,6 +5,7 @@
 #include "scheduler/rest.h"
 
 #include <limits.h>
+#include <malloc.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
@@ -229,6 +230,7 @@ static int serve(struct options *o)
         err = rest_open(d.net, o->rest, d.sched, &rest, &why);
     if (!err) {
         signal(SIGPIPE, SIG_IGN);
+        signal(SIGXFSZ, SIG_IGN); /* a write past a size limit is an error like a full disk */
         net_nng_on_signal(d.net, SIGTERM, on_stop, &d);
         net_nng_on_signal(d.net, SIGINT, on_stop, &d);
         net_nng_on_signal(d.net, SIGCHLD, on_child, &d);
@@ -259,6 +261,7 @@ int main(int argc, char **argv)
     struct conf_args args;
     struct yk_diag why = {0};
     int code = 0;
+    mallopt(M_MMAP_THRESHOLD, 1 << 18); /* what is large goes back to the system when it is freed */
     if (conf_parse(&table, argc, argv, &o, &args, &why)) {
         fprintf(stderr, "yoked: %s\n", why.text);
         return 2;

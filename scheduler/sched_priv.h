@@ -11,7 +11,8 @@ struct planning;
 struct generation {
     struct generation *next;
     int64_t id;
-    struct job *job;
+    struct job *job; /* NULL once it has ended */
+    int64_t job_id, ended_us;
     struct model *model;
     struct plan *plan;
     int64_t plan_id;
@@ -51,7 +52,7 @@ struct sched {
     struct model *models;
     struct job *jobs; /* that have not ended */
     struct planning *plannings;
-    struct generation *generations;
+    struct generation *generations, *ended;
     struct sched_waiter *waiters;
     struct net_timer *tick;
     int64_t next_job, next_plan, next_model, next_event, next_generation;
@@ -83,6 +84,7 @@ void dispatch_drop(struct sched *s, struct job *j); /* unloads everything of a j
 void dispatch_agent_lost(struct sched *s, struct fleet_agent *a);
 yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg);
 yk_err dispatch_stream(void *sched, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink);
+void dispatch_sweep(struct sched *s, bool all); /* forgets ended generations after a while */
 void dispatch_fini(struct sched *s);
 
 /* ---- jobs.c: the state table at work ---- */
