@@ -48,7 +48,7 @@ yk_err candidate_memory(const struct cost_model *m, struct candidate *c, int32_t
         if (by_agent[a] && agent->memory_bytes <= 0)
             err = yk_fail(
                 why, YK_INFEASIBLE, "agent %s: memory is unknown, and then nothing is placed there", agent->name);
-        else if (by_agent[a] > agent->memory_bytes)
+        else if (by_agent[a] && by_agent[a] > agent->memory_bytes)
             err = yk_fail(why, YK_INFEASIBLE, "agent %s: memory of its stages is %.3f MB, its limit %.3f MB",
                 agent->name, (double)by_agent[a] / 1e6, (double)agent->memory_bytes / 1e6);
     }
