@@ -242,6 +242,10 @@ static void get_events(struct rest *r, struct http_request *q)
         http_reply_error(q, 400, "INVAL", "cursor is a number from 0, wait_ms from 0 to %d", WAIT_LIMIT_MS);
         return;
     }
+    if (!sched_job_known(r->sched, id)) {
+        http_reply_error(q, 404, "NOTFOUND", "there is no job %lld", (long long)id);
+        return;
+    }
     struct pending *p = wait_for(r, q, 200);
     p->waiter = sched_events(r->sched, id, cursor, wait, reply_events, p);
 }

@@ -31,6 +31,11 @@ struct fleet *sched_fleet(struct sched *s)
     return s->fleet;
 }
 
+bool sched_job_known(const struct sched *s, int64_t job)
+{
+    return job > 0 && job <= s->next_job;
+}
+
 int sched_jobs_open(const struct sched *s)
 {
     int n = 0;

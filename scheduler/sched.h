@@ -49,6 +49,7 @@ struct sched_waiter *sched_events(
 void sched_events_cancel(struct sched_waiter *w);
 /* Path of a job's output (.npy) for reading; NULL if there is none (yet). */
 char *sched_output_path(struct sched *s, int64_t job);
+bool sched_job_known(const struct sched *s, int64_t job); /* there was one of this number */
 int sched_jobs_open(const struct sched *s);
 
 #endif
