@@ -108,6 +108,30 @@ struct plan *plan_copy(const struct plan *p)
 
 /* ---- reading ---- */
 
+/* Errors name the path of the key: what speaks of a member begins with ".key", what speaks of the thing itself with "
+ * ", and whoever called puts the thing's own place in front. */
+
+/* From json.h's words ("'key' is missing"). */
+static yk_err of_member(struct yk_diag *why, yk_err err)
+{
+    char *end = err && why && why->text[0] == '\'' ? strchr(why->text + 1, '\'') : NULL;
+    if (end) {
+        why->text[0] = '.';
+        memmove(end, end + 1, strlen(end));
+    }
+    return err == YK_NOTFOUND ? YK_INVAL : err;
+}
+
+static yk_err at_place(struct yk_diag *why, yk_err err, const char *list, size_t i)
+{
+    char text[sizeof why->text];
+    if (why) {
+        memcpy(text, why->text, sizeof text);
+        yk_fail(why, err, ".%s[%zu]%.900s", list, i, text);
+    }
+    return err;
+}
+
 /* A required array with a bound on its length. */
 static yk_err get_array(
     const struct json *o, const char *key, bool required, size_t most, const struct json **out, struct yk_diag *why)
@@ -115,11 +139,11 @@ static yk_err get_array(
     const struct json *a = json_find(o, key);
     *out = a && json_kind(a) != JSON_NULL ? a : NULL;
     if (!*out)
-        return required ? yk_fail(why, YK_INVAL, "%s is missing", key) : YK_OK;
+        return required ? yk_fail(why, YK_INVAL, ".%s is missing", key) : YK_OK;
     if (json_kind(a) != JSON_ARRAY)
-        return yk_fail(why, YK_INVAL, "%s is not an array", key);
+        return yk_fail(why, YK_INVAL, ".%s is not an array", key);
     if (json_len(a) > most)
-        return yk_fail(why, YK_LIMIT, "%s has %zu items; the limit is %zu", key, json_len(a), most);
+        return yk_fail(why, YK_LIMIT, ".%s has %zu items; the limit is %zu", key, json_len(a), most);
     return YK_OK;
 }
 
@@ -130,20 +154,20 @@ static yk_err read_nodes(const struct json *j, struct plan_stage *s, struct yk_d
     if (err)
         return err;
     if (json_len(nodes) == 0)
-        return yk_fail(why, YK_INVAL, "nodes is empty: a stage has at least one node");
+        return yk_fail(why, YK_INVAL, ".nodes is empty: a stage has at least one node");
     s->nodes = yk_xalloc(json_len(nodes) * sizeof *s->nodes);
     for (size_t i = 0; i < json_len(nodes); i++) {
         const struct json *r = json_at(nodes, i), *a = json_at(r, 0), *b = json_at(r, 1);
         if (json_kind(r) != JSON_ARRAY || json_len(r) != 2 || json_kind(a) != JSON_INT || json_kind(b) != JSON_INT)
-            return yk_fail(why, YK_INVAL, "nodes[%zu] is not [first, last]", i);
+            return yk_fail(why, YK_INVAL, ".nodes[%zu] is not [first, last]", i);
         int64_t first = json_i64(a, -1), last = json_i64(b, -1);
         if (first < 0 || last < first || last > INT32_MAX - 1)
-            return yk_fail(why, YK_INVAL, "nodes[%zu] is [%lld, %lld]: first from 0, last not before it", i,
+            return yk_fail(why, YK_INVAL, ".nodes[%zu] is [%lld, %lld]: first from 0, last not before it", i,
                 (long long)first, (long long)last);
         struct cut_range *before = s->n_nodes ? &s->nodes[s->n_nodes - 1] : NULL;
         if (before && first <= before->last)
             return yk_fail(
-                why, YK_INVAL, "nodes[%zu] begins at %lld, not behind the range before it", i, (long long)first);
+                why, YK_INVAL, ".nodes[%zu] begins at %lld, not behind the range before it", i, (long long)first);
         if (before && first == before->last + 1)
             before->last = (int32_t)last; /* touching ranges are one */
         else
@@ -156,10 +180,10 @@ static yk_err read_stage(const struct json *j, struct plan_stage *s, struct yk_d
 {
     const char *agent = NULL;
     if (json_kind(j) != JSON_OBJECT)
-        return yk_fail(why, YK_INVAL, "not an object");
+        return yk_fail(why, YK_INVAL, " is not an object");
     yk_err err = json_get_str(j, "agent", true, &agent, why);
     if (err)
-        return err == YK_NOTFOUND ? yk_fail(why, YK_INVAL, "agent is missing") : err;
+        return of_member(why, err);
     s->agent = yk_xstrdup(agent);
     return read_nodes(j, s, why);
 }
@@ -170,13 +194,14 @@ static yk_err read_pipeline(const struct json *j, struct plan_pipeline *p, struc
     const char *order = order_names[0];
     int64_t depth = 1;
     if (json_kind(j) != JSON_OBJECT)
-        return yk_fail(why, YK_INVAL, "not an object");
+        return yk_fail(why, YK_INVAL, " is not an object");
     p->share = 1;
     yk_err err = json_get_f64(j, "share", false, 0, 1, &p->share, why);
     if (!err)
         err = json_get_i64(j, "depth", false, 1, 1024, &depth, why);
     if (!err)
         err = json_get_str(j, "order", false, &order, why);
+    err = of_member(why, err);
     if (!err)
         err = get_array(j, "stages", true, MAX_STAGES, &stages, why);
     if (err)
@@ -185,14 +210,14 @@ static yk_err read_pipeline(const struct json *j, struct plan_pipeline *p, struc
     if (strcmp(order, order_names[1]) == 0)
         p->order = ORDER_BACKWARD_FIRST;
     else if (strcmp(order, order_names[0]) != 0)
-        return yk_fail(why, YK_INVAL, "order is forward-first or backward-first, not '%s'", order);
+        return yk_fail(why, YK_INVAL, ".order is forward-first or backward-first, not '%s'", order);
     if (json_len(stages) == 0)
-        return yk_fail(why, YK_INVAL, "stages is empty");
+        return yk_fail(why, YK_INVAL, ".stages is empty");
     p->stages = yk_xalloc(json_len(stages) * sizeof *p->stages);
     for (size_t i = 0; i < json_len(stages); i++) {
         p->n_stages++;
         if ((err = read_stage(json_at(stages, i), &p->stages[i], why)))
-            return yk_wrap(why, err, "stages[%zu]", i);
+            return at_place(why, err, "stages", i);
     }
     return YK_OK;
 }
@@ -202,7 +227,7 @@ static yk_err read_cut(const struct json *j, struct plan_cut *c, struct yk_diag 
     const char *codec = codec_names[0];
     int64_t pipeline = 0, from = 0, to = 0;
     if (json_kind(j) != JSON_OBJECT)
-        return yk_fail(why, YK_INVAL, "not an object");
+        return yk_fail(why, YK_INVAL, " is not an object");
     yk_err err = json_get_i64(j, "pipeline", false, 0, MAX_PIPELINES - 1, &pipeline, why);
     if (!err)
         err = json_get_i64(j, "from", true, -1, MAX_STAGES - 1, &from, why);
@@ -211,9 +236,9 @@ static yk_err read_cut(const struct json *j, struct plan_cut *c, struct yk_diag 
     if (!err)
         err = json_get_str(j, "codec", false, &codec, why);
     if (err)
-        return err == YK_NOTFOUND ? yk_fail(why, YK_INVAL, "from and to are needed") : err;
+        return of_member(why, err);
     if (!plan_codec_find(codec, &c->codec))
-        return yk_fail(why, YK_INVAL, "codec '%s': fp32, fp16 or int8", codec);
+        return yk_fail(why, YK_INVAL, ".codec is '%s', not one of fp32, fp16, int8", codec);
     c->pipeline = (int32_t)pipeline;
     c->from = (int32_t)from;
     c->to = (int32_t)to;
@@ -231,7 +256,7 @@ static yk_err read_forms(const struct json *j, struct plan *p, struct yk_diag *w
     for (int32_t i = 0; i < p->n_forms; i++) {
         const char *form = json_str(json_at(forms, (size_t)i), NULL);
         if (!form)
-            return yk_fail(why, YK_INVAL, "forms[%d] is not text", i);
+            return yk_fail(why, YK_INVAL, ".forms[%d] is not text", i);
         p->forms[i] = yk_xstrdup(form);
     }
     return YK_OK;
@@ -242,26 +267,33 @@ static yk_err read_plan(const struct json *j, struct plan *p, struct yk_diag *wh
     const char *model = "", *use = "infer", *hash = NULL;
     const struct json *graph, *lines, *cuts;
     if (json_kind(j) != JSON_OBJECT)
-        return yk_fail(why, YK_INVAL, "a plan is a JSON object");
-    yk_err err = json_get_str(j, "model", false, &model, why);
+        return yk_fail(why, YK_INVAL, " is a JSON object");
+    yk_err err = of_member(why, json_get_str(j, "model", false, &model, why));
     graph = json_find(j, "graph");
     if (!err && (!graph || json_kind(graph) != JSON_OBJECT))
-        err = yk_fail(why, YK_INVAL, "graph is missing: {\"use\", \"hash\"}");
-    if (!err)
+        err = yk_fail(why, YK_INVAL, ".graph is missing: {\"use\", \"hash\"}");
+    if (!err) {
         err = json_get_str(graph, "use", false, &use, why);
-    if (!err && (err = json_get_str(graph, "hash", true, &hash, why)) == YK_NOTFOUND)
-        err = yk_fail(why, YK_INVAL, "graph.hash is missing");
+        if (!err)
+            err = json_get_str(graph, "hash", true, &hash, why);
+        if (of_member(why, err) && why) {
+            char text[sizeof why->text];
+            memcpy(text, why->text, sizeof text);
+            err = yk_fail(why, of_member(NULL, err), ".graph%.900s", text);
+        }
+        err = of_member(NULL, err);
+    }
     uint8_t bytes[32];
     if (!err && !yk_unhex(hash, 32, bytes))
-        err = yk_fail(why, YK_INVAL, "graph.hash is not 64 hex digits");
+        err = yk_fail(why, YK_INVAL, ".graph.hash is not 64 hex digits");
     if (!err)
         err = read_forms(j, p, why);
-    if (!err && (err = json_get_i64(j, "microbatch", true, 1, INT32_MAX, &p->microbatch, why)) == YK_NOTFOUND)
-        err = yk_fail(why, YK_INVAL, "microbatch is missing");
+    if (!err)
+        err = of_member(why, json_get_i64(j, "microbatch", true, 1, INT32_MAX, &p->microbatch, why));
     if (!err)
         err = get_array(j, "pipelines", true, MAX_PIPELINES, &lines, why);
     if (!err && json_len(lines) == 0)
-        err = yk_fail(why, YK_INVAL, "pipelines is empty");
+        err = yk_fail(why, YK_INVAL, ".pipelines is empty");
     if (!err)
         err = get_array(j, "cuts", false, MAX_CUTS, &cuts, why);
     if (err)
@@ -273,12 +305,12 @@ static yk_err read_plan(const struct json *j, struct plan *p, struct yk_diag *wh
     for (size_t i = 0; i < json_len(lines); i++) {
         p->n_pipelines++;
         if ((err = read_pipeline(json_at(lines, i), &p->pipelines[i], why)))
-            return yk_wrap(why, err, "pipelines[%zu]", i);
+            return at_place(why, err, "pipelines", i);
     }
     p->cuts = yk_xalloc((json_len(cuts) + 1) * sizeof *p->cuts);
     for (size_t i = 0; i < json_len(cuts); i++) {
         if ((err = read_cut(json_at(cuts, i), &p->cuts[i], why)))
-            return yk_wrap(why, err, "cuts[%zu]", i);
+            return at_place(why, err, "cuts", i);
         p->n_cuts++;
     }
     return YK_OK;
@@ -292,6 +324,8 @@ yk_err plan_from_json(const struct json *j, struct plan **out, struct yk_diag *w
         plan_free(p);
     else
         *out = p;
+    if (err && why && why->text[0] == '.')
+        memmove(why->text, why->text + 1, strlen(why->text));
     return err ? yk_wrap(why, err, "plan") : YK_OK;
 }
 
@@ -432,12 +466,35 @@ yk_err plan_stage_of(const struct plan *p, int32_t pipeline, int32_t n_nodes, in
     return YK_OK;
 }
 
-static bool edge_exists(const struct cut_edges *edges, int32_t from, int32_t to)
+static int by_ends(const void *a, const void *b)
 {
-    for (int32_t i = 0; i < edges->n; i++)
-        if (edges->at[i].from == from && edges->at[i].to == to)
-            return true;
-    return false;
+    const struct cut_edge *x = a, *y = b;
+    return x->from != y->from ? (x->from > y->from) - (x->from < y->from) : (x->to > y->to) - (x->to < y->to);
+}
+
+/* Every cut of pipeline `which` is an edge, and none is named twice. */
+static yk_err check_cuts(const struct plan *p, int32_t which, const struct cut_edges *edges, struct yk_diag *why)
+{
+    yk_err err = YK_OK;
+    bool *seen = yk_xalloc((size_t)edges->n + 1);
+    for (int32_t k = 0; !err && k < p->n_cuts; k++) {
+        const struct plan_cut *c = &p->cuts[k];
+        const struct cut_edge key = {.from = c->from, .to = c->to}, *e = NULL;
+        if (c->pipeline != which)
+            continue;
+        if (edges->n)
+            e = bsearch(&key, edges->at, (size_t)edges->n, sizeof *edges->at, by_ends);
+        if (!e)
+            err = yk_fail(why, YK_INVAL, "cuts[%d]: nothing crosses from stage %d to stage %d of pipeline %d", k,
+                c->from, c->to, which);
+        else if (seen[e - edges->at])
+            err = yk_fail(why, YK_INVAL, "cuts[%d]: from stage %d to stage %d of pipeline %d is named twice", k,
+                c->from, c->to, which);
+        else
+            seen[e - edges->at] = true;
+    }
+    free(seen);
+    return err;
 }
 
 static yk_err check_pipeline(
@@ -450,10 +507,8 @@ static yk_err check_pipeline(
         yk_wrap(why, err, "pipelines[%d]", i);
     if (!err)
         err = cut_edges_find(g, s, stage_of, p->pipelines[i].n_stages, &edges, why);
-    for (int32_t k = 0; !err && k < p->n_cuts; k++)
-        if (p->cuts[k].pipeline == i && !edge_exists(&edges, p->cuts[k].from, p->cuts[k].to))
-            err = yk_fail(why, YK_INVAL, "cuts[%d]: nothing crosses from stage %d to stage %d of pipeline %d", k,
-                p->cuts[k].from, p->cuts[k].to, i);
+    if (!err)
+        err = check_cuts(p, i, &edges, why);
     cut_edges_fini(&edges);
     free(stage_of);
     return err;
@@ -470,6 +525,8 @@ yk_err plan_check(const struct plan *p, const struct graph *g, const struct shap
             why, YK_INVAL, "the plan is of graph %.12s..., this is %.12s...: plan it again", p->graph_hash, hash);
     if (p->forms && p->n_forms != g->n_nodes)
         return yk_fail(why, YK_INVAL, "the plan names %d forms, the graph has %d nodes", p->n_forms, g->n_nodes);
+    if (p->microbatch < 1)
+        return yk_fail(why, YK_INVAL, "microbatch is %lld, at least 1 is needed", (long long)p->microbatch);
     if (graph_batch_dim(g, &fixed) < 0 && p->microbatch != fixed)
         return yk_fail(
             why, YK_INVAL, "microbatch is %lld, the model takes %lld only", (long long)p->microbatch, (long long)fixed);

@@ -55,8 +55,8 @@ static void brute(struct brute *b, int32_t stages)
 {
     const struct cost_model *m = b->m;
     int32_t n = m->graph->n_nodes, from = stages ? b->ends[stages - 1] : 0;
-    if (from == n) {
-        int32_t stage_of[64];
+    if (stages > 0 && from == n) {
+        int32_t stage_of[64] = {0};
         struct cost_line line;
         if ((m->req->pin_first && b->agents[0] != b->source) ||
             (m->req->pin_last && b->agents[stages - 1] != b->source))
