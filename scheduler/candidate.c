@@ -23,6 +23,11 @@ static int32_t stages_of(const struct candidate *c)
     return n;
 }
 
+static int32_t depth_of(const struct candidate *c, int32_t line, int32_t depth)
+{
+    return c->given ? c->given->pipelines[line].depth : depth;
+}
+
 /* ---- memory ---- */
 
 yk_err candidate_memory(const struct cost_model *m, struct candidate *c, int32_t depth, struct yk_diag *why)
@@ -38,7 +43,7 @@ yk_err candidate_memory(const struct cost_model *m, struct candidate *c, int32_t
         for (int32_t s = 0; s < l->n_stages && !err; s++, at++) {
             for (int32_t k = 0; k < n; k++)
                 in_stage[k] = l->stage_of[k] == s;
-            err = cost_memory(m, in_stage, depth, &memory[at], why);
+            err = cost_memory(m, in_stage, depth_of(c, i, depth), &memory[at], why);
             if (!err && !yk_add_i64(by_agent[l->stages[s].agent], memory[at], &by_agent[l->stages[s].agent]))
                 err = yk_fail(why, YK_LIMIT, "the memory of a stage overflows");
         }
@@ -124,7 +129,8 @@ static yk_err score_at(const struct cost_model *m, struct candidate *c, int32_t 
         double total;
         shares += c->shares[i];
         int64_t until = i + 1 == c->n_lines ? c->count : (int64_t)llround(shares * (double)c->count);
-        err = run_line(m, &c->lines[i], until - given, i + 1 == c->n_lines ? last : 1, depth, &total, one);
+        err = run_line(
+            m, &c->lines[i], until - given, i + 1 == c->n_lines ? last : 1, depth_of(c, i, depth), &total, one);
         given = YK_MAX(given, until);
         *step_ms = YK_MAX(*step_ms, total);
         for (int32_t r = 0; r < m->n_resources && !err; r++)

@@ -11,6 +11,7 @@ struct candidate {
     int32_t n_lines;
     int64_t microbatch, count;
     int32_t depth;
+    const struct plan *given; /* each pipeline has the depth that this plan gives it; NULL: all have `depth` */
     double cost_ms, step_ms;
     char bottleneck[160];
     int64_t *memory; /* by stage of the first pipeline, then the next ...; at depth */

@@ -25,9 +25,12 @@ void cost_choose_forms(const struct solve_request *req, const struct view *v, in
     const char *const *fixed = req->forms;
     if (req->forced && req->forced->forms)
         fixed = (const char *const *)req->forced->forms;
-    for (int32_t i = 0; i < n; i++)
+    bool all = fixed != NULL;
+    for (int32_t i = 0; i < n; i++) {
         form[i] = fixed && fixed[i] && fixed[i][0] ? form_index(v, fixed[i]) : -1;
-    if (fixed)
+        all = all && fixed[i] && fixed[i][0];
+    }
+    if (all)
         return;
     /* By node and form: how many agents have it, and its time at the largest size, as a mean. */
     int32_t *have = yk_xalloc(((size_t)v->n_forms + 1) * sizeof *have);
@@ -48,7 +51,8 @@ void cost_choose_forms(const struct solve_request *req, const struct view *v, in
                 }
             }
         }
-        for (int32_t f = 0; f < v->n_forms; f++)
+        bool given = fixed && fixed[i] && fixed[i][0];
+        for (int32_t f = 0; f < v->n_forms && !given; f++)
             if (have[f] && (form[i] < 0 || have[f] > have[form[i]] ||
                                (have[f] == have[form[i]] && sum[f] / have[f] < sum[form[i]] / have[form[i]])))
                 form[i] = f;

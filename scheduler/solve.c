@@ -279,7 +279,7 @@ static yk_err price_forced(
     const struct cost_model *m = &pool->model;
     const struct view *v = m->view;
     int32_t *stage_of = yk_xalloc(((size_t)m->graph->n_nodes + 1) * sizeof *stage_of);
-    *c = (struct candidate){.microbatch = m->microbatch, .count = m->count};
+    *c = (struct candidate){.microbatch = m->microbatch, .count = m->count, .given = f};
     c->lines = yk_xalloc(((size_t)f->n_pipelines + 1) * sizeof *c->lines);
     c->shares = yk_xalloc(((size_t)f->n_pipelines + 1) * sizeof *c->shares);
     yk_err err = YK_OK;
