@@ -75,7 +75,7 @@ struct planning_request {
 typedef void (*planning_done)(void *arg, yk_err err, const char *why, struct plan *plan); /* takes plan */
 struct planning *planning_start(struct sched *s, const struct planning_request *r, planning_done fn, void *arg);
 void planning_fini(struct sched *s); /* after the solver has ended: answers what still gathers with YK_CANCELED */
-void planning_step(struct sched *s);      /* on every tick and whenever something came in */
+void planning_step(struct sched *s); /* on every tick and whenever something came in */
 
 /* ---- dispatch.c: generations ---- */
 yk_err dispatch_load(

@@ -1,16 +1,12 @@
 #include "scheduler/store.h"
 
-#include "common/json.h"
 #include "common/log.h"
 #include "common/worker.h"
-#include "scheduler/columns.h"
 #include "scheduler/store_sql.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <math.h>
-#include <pthread.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,18 +19,6 @@
 #define MAX_PARAMS 24
 #define WAL_LIMIT "67108864"
 #define TRIM_EVERY 2000 /* history writes between two trims */
-#define LIST_LIMIT 10000
-
-struct store {
-    struct store_config config;
-    struct worker *worker;
-    sqlite3 *db;     /* of the worker, after open */
-    sqlite3 *reader; /* of the loop, for load_ functions */
-    sqlite3_stmt *stmts[STORE_SQL_COUNT];
-    int lock_fd;
-    int64_t term;
-    int history_writes;
-};
 
 static const char *const sql_text[] = {
 #define X(name, text) [STORE_SQL_##name] = text,
@@ -146,8 +130,7 @@ static void work_free(struct work *w)
     free(w);
 }
 
-/* SQLite's code as ours. */
-static yk_err error_of(int code)
+yk_err store_error(int code)
 {
     switch (code & 0xff) {
     case SQLITE_OK:
@@ -229,7 +212,7 @@ static void run_rows(struct work *w)
         code = code == SQLITE_DONE ? SQLITE_OK : code;
     }
     if (code != SQLITE_OK) {
-        w->err = error_of(code);
+        w->err = store_error(code);
         snprintf(w->text, sizeof w->text, "database %s: %s", s->config.path, sqlite3_errmsg(s->db));
     }
     if (st && many)
@@ -529,257 +512,6 @@ void store_flush(struct store *s, net_fn done, void *arg)
     post(w);
 }
 
-/* ---- reads ---- */
-
-struct query {
-    struct store *store;
-    char sql[256];
-    int64_t params[3];
-    int n_params;
-    enum { AS_ROWS, AS_EVENTS, AS_TEXT } as;
-    const struct columns *columns; /* of AS_ROWS: says which numbers are truth values */
-    int64_t cursor;
-    store_on_json fn;
-    void *arg;
-    struct yk_buf out;
-    yk_err err;
-};
-
-static void put_column(sqlite3_stmt *st, int i, const struct columns *c, struct json_out *o)
-{
-    switch (sqlite3_column_type(st, i)) {
-    case SQLITE_INTEGER:
-        if (c && i < c->n && c->at[i].kind == COLUMN_BOOL)
-            json_put_bool(o, sqlite3_column_int64(st, i) != 0);
-        else
-            json_put_i64(o, sqlite3_column_int64(st, i));
-        break;
-    case SQLITE_FLOAT:
-        json_put_f64(o, sqlite3_column_double(st, i));
-        break;
-    case SQLITE_TEXT:
-        json_put_str(o, (const char *)sqlite3_column_text(st, i));
-        break;
-    default:
-        json_put_null(o);
-    }
-}
-
-static void query_run(void *arg)
-{
-    struct query *q = arg;
-    sqlite3_stmt *st = NULL;
-    struct json_out o;
-    int code = sqlite3_prepare_v2(q->store->db, q->sql, -1, &st, NULL);
-    for (int i = 0; i < q->n_params && code == SQLITE_OK; i++)
-        code = sqlite3_bind_int64(st, i + 1, q->params[i]);
-    json_out_init(&o, &q->out, 0);
-    if (q->as == AS_EVENTS) {
-        json_open(&o, '{');
-        json_put_key(&o, "events");
-    }
-    if (q->as != AS_TEXT)
-        json_open(&o, '[');
-    while (code == SQLITE_OK || code == SQLITE_ROW) {
-        code = sqlite3_step(st);
-        if (code != SQLITE_ROW)
-            break;
-        if (q->as == AS_TEXT) {
-            yk_buf_printf(&q->out, "%s", (const char *)sqlite3_column_text(st, 0));
-            break;
-        }
-        json_open(&o, '{');
-        for (int i = 0; i < sqlite3_column_count(st); i++) {
-            json_put_key(&o, sqlite3_column_name(st, i));
-            put_column(st, i, q->columns, &o);
-        }
-        json_close(&o, '}');
-        if (q->as == AS_EVENTS)
-            q->cursor = sqlite3_column_int64(st, 0);
-    }
-    if (q->as != AS_TEXT)
-        json_close(&o, ']');
-    if (q->as == AS_EVENTS) {
-        json_put_key(&o, "cursor");
-        json_put_i64(&o, q->cursor);
-        json_close(&o, '}');
-    }
-    q->err = error_of(code);
-    if (!q->err && q->as == AS_TEXT && q->out.len == 0)
-        q->err = YK_NOTFOUND;
-    yk_buf_add(&q->out, "", 1);
-    if (q->out.failed)
-        q->err = YK_NOMEM;
-    sqlite3_finalize(st);
-}
-
-static void query_done(void *arg)
-{
-    struct query *q = arg;
-    if (q->err)
-        yk_buf_free(&q->out);
-    q->fn(q->arg, q->err, (char *)q->out.data);
-    free(q);
-}
-
-static void ask(struct store *s, struct query *q, store_on_json fn, void *arg)
-{
-    q->store = s;
-    q->fn = fn;
-    q->arg = arg;
-    worker_post(s->worker, query_run, query_done, q);
-}
-
-void store_list(struct store *s, const char *listing, int64_t job, store_on_json fn, void *arg)
-{
-    const struct columns *c = columns_find(listing);
-    struct query *q = yk_xalloc(sizeof *q);
-    bool jobs = strcmp(listing, "jobs") == 0;
-    q->columns = c;
-    snprintf(q->sql, sizeof q->sql, "SELECT * FROM %s%s%s LIMIT %d", c ? c->view : "v_none",
-        job > 0 ? " WHERE job = ?1" : "", jobs ? " ORDER BY job DESC" : "", LIST_LIMIT);
-    q->params[0] = job;
-    q->n_params = job > 0;
-    ask(s, q, fn, arg);
-}
-
-void store_events(struct store *s, int64_t job, int64_t cursor, store_on_json fn, void *arg)
-{
-    struct query *q = yk_xalloc(sizeof *q);
-    snprintf(q->sql, sizeof q->sql,
-        "SELECT id, strftime('%%Y-%%m-%%dT%%H:%%M:%%fZ', at_ms / 1000.0, 'unixepoch') AS at, kind, text "
-        "FROM job_events WHERE job = ?1 AND id > ?2 ORDER BY id LIMIT 1000");
-    q->params[0] = job;
-    q->params[1] = q->cursor = cursor;
-    q->n_params = 2;
-    q->as = AS_EVENTS;
-    ask(s, q, fn, arg);
-}
-
-void store_plan_of(struct store *s, int64_t job, store_on_json fn, void *arg)
-{
-    struct query *q = yk_xalloc(sizeof *q);
-    snprintf(q->sql, sizeof q->sql, "SELECT plan FROM plans WHERE job = ?1 ORDER BY id DESC LIMIT 1");
-    q->params[0] = job;
-    q->n_params = 1;
-    q->as = AS_TEXT;
-    ask(s, q, fn, arg);
-}
-
-/* ---- at start ---- */
-
-int64_t store_last_id(struct store *s, const char *table)
-{
-    char sql[128];
-    sqlite3_stmt *st = NULL;
-    int64_t id = 0;
-    snprintf(sql, sizeof sql, "SELECT max(id) FROM %.40s", table);
-    if (sqlite3_prepare_v2(s->reader, sql, -1, &st, NULL) == SQLITE_OK && sqlite3_step(st) == SQLITE_ROW)
-        id = sqlite3_column_int64(st, 0);
-    sqlite3_finalize(st);
-    return id;
-}
-
-static const char *text_of(sqlite3_stmt *st, int i)
-{
-    const char *t = (const char *)sqlite3_column_text(st, i);
-    return t ? t : "";
-}
-
-void store_load_models(struct store *s, void (*fn)(void *arg, const struct store_model *m), void *arg)
-{
-    sqlite3_stmt *st = NULL;
-    sqlite3_prepare_v2(s->reader,
-        "SELECT id, name, graph_hash, blob_hash, inputs, outputs, bytes, nodes, weight_bytes FROM models", -1, &st,
-        NULL);
-    while (st && sqlite3_step(st) == SQLITE_ROW) {
-        struct store_model m = {.id = sqlite3_column_int64(st, 0),
-            .name = text_of(st, 1),
-            .graph_hash = text_of(st, 2),
-            .blob_hash = text_of(st, 3),
-            .inputs = text_of(st, 4),
-            .outputs = text_of(st, 5),
-            .bytes = sqlite3_column_int64(st, 6),
-            .nodes = sqlite3_column_int64(st, 7),
-            .weight_bytes = sqlite3_column_int64(st, 8)};
-        fn(arg, &m);
-    }
-    sqlite3_finalize(st);
-}
-
-void store_load_blobs(
-    struct store *s, void (*fn)(void *arg, const char *hash, const char *file, int64_t at, int64_t bytes), void *arg)
-{
-    sqlite3_stmt *st = NULL;
-    sqlite3_prepare_v2(s->reader, "SELECT hash, file, at, bytes FROM blobs", -1, &st, NULL);
-    while (st && sqlite3_step(st) == SQLITE_ROW)
-        fn(arg, text_of(st, 0), text_of(st, 1), sqlite3_column_int64(st, 2), sqlite3_column_int64(st, 3));
-    sqlite3_finalize(st);
-}
-
-void store_load_jobs(struct store *s, void (*fn)(void *arg, const struct store_job *j), void *arg)
-{
-    sqlite3_stmt *st = NULL;
-    sqlite3_prepare_v2(s->reader,
-        "SELECT id, kind, model, graph_hash, state, objective, request, source, batch, microbatch, samples, done, "
-        "done_map, labelled, correct, outputs, forms, run_ms, replans, plan, error, created_ms, started_ms FROM jobs "
-        "WHERE state NOT IN ('done', 'failed', 'canceled') ORDER BY id",
-        -1, &st, NULL);
-    while (st && sqlite3_step(st) == SQLITE_ROW) {
-        struct store_job j = {.id = sqlite3_column_int64(st, 0),
-            .kind = text_of(st, 1),
-            .model = text_of(st, 2),
-            .graph_hash = text_of(st, 3),
-            .state = text_of(st, 4),
-            .objective = text_of(st, 5),
-            .request = text_of(st, 6),
-            .source = text_of(st, 7),
-            .batch = sqlite3_column_int64(st, 8),
-            .microbatch = sqlite3_column_int64(st, 9),
-            .samples = sqlite3_column_int64(st, 10),
-            .done = sqlite3_column_int64(st, 11),
-            .done_map = sqlite3_column_blob(st, 12),
-            .done_map_len = (size_t)sqlite3_column_bytes(st, 12),
-            .labelled = sqlite3_column_int64(st, 13),
-            .correct = sqlite3_column_int64(st, 14),
-            .outputs = text_of(st, 15),
-            .forms = text_of(st, 16),
-            .run_ms = sqlite3_column_double(st, 17),
-            .replans = sqlite3_column_int64(st, 18),
-            .plan = sqlite3_column_int64(st, 19),
-            .error = text_of(st, 20),
-            .created_ms = sqlite3_column_int64(st, 21),
-            .started_ms = sqlite3_column_int64(st, 22)};
-        fn(arg, &j);
-    }
-    sqlite3_finalize(st);
-}
-
-void store_load_profile(struct store *s, const char *graph, const char *agent, const char *backends,
-    void (*fn)(void *arg, const struct store_time *t), void *arg)
-{
-    sqlite3_stmt *st = NULL;
-    const char *const keys[] = {graph, agent, backends};
-    sqlite3_prepare_v2(s->reader,
-        "SELECT node, form, size, ms, prepare_ms, packed_bytes, workspace_bytes FROM profiles WHERE graph_hash = ?1 "
-        "AND "
-        "agent = ?2 AND backends = ?3 ORDER BY node, form, size",
-        -1, &st, NULL);
-    for (int i = 0; st && i < 3; i++)
-        sqlite3_bind_text(st, i + 1, keys[i], -1, SQLITE_STATIC);
-    while (st && sqlite3_step(st) == SQLITE_ROW) {
-        struct store_time t = {.node = sqlite3_column_int(st, 0),
-            .form = text_of(st, 1),
-            .size = sqlite3_column_int64(st, 2),
-            .ms = sqlite3_column_double(st, 3),
-            .prepare_ms = sqlite3_column_double(st, 4),
-            .packed_bytes = sqlite3_column_int64(st, 5),
-            .workspace_bytes = sqlite3_column_int64(st, 6)};
-        fn(arg, &t);
-    }
-    sqlite3_finalize(st);
-}
-
 /* ---- open and close ---- */
 
 static yk_err take_lock(struct store *s, struct yk_diag *why)
@@ -809,7 +541,7 @@ static yk_err take_lock(struct store *s, struct yk_diag *why)
 static yk_err sql_error(struct store *s, int code, struct yk_diag *why)
 {
     return yk_fail(
-        why, error_of(code) ? error_of(code) : YK_IO, "database %s: %s", s->config.path, sqlite3_errmsg(s->db));
+        why, store_error(code) ? store_error(code) : YK_IO, "database %s: %s", s->config.path, sqlite3_errmsg(s->db));
 }
 
 /* Forward migrations: entry i brings a database from user_version i to i + 1. */

@@ -1,6 +1,10 @@
-/* The statements of store.c, one a row. Private to store*.c. */
+/* What store.c and store_read.c share: the statements, one a row, and the open database. Private to store*.c. */
 #ifndef YK_STORE_SQL_H
 #define YK_STORE_SQL_H
+
+#include "scheduler/store.h"
+
+#include <sqlite3.h>
 
 /* clang-format off */
 #define STORE_SQL(X) \
@@ -47,6 +51,20 @@ enum store_sql {
 #undef X
         STORE_SQL_COUNT
 };
+
+struct store {
+    struct store_config config;
+    struct worker *worker;
+    sqlite3 *db;     /* of the worker, after open */
+    sqlite3 *reader; /* of the loop, for load_ functions */
+    sqlite3_stmt *stmts[STORE_SQL_COUNT];
+    int lock_fd;
+    int64_t term;
+    int history_writes;
+};
+
+/* SQLite's code as ours. */
+yk_err store_error(int code);
 
 extern const char store_schema_sql[]; /* schema.sql, made into C by the build */
 

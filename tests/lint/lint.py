@@ -66,7 +66,7 @@ def check_includes(path, lines):
 def check_names():
     """A global symbol starts with its file's name, or with the name of the header it is declared in."""
     for path in tracked("common/*.h", "kernels/*.h", "agent/*.h", "scheduler/*.h"):
-        stem = pathlib.Path(path).stem
+        stem = pathlib.Path(path).stem.removesuffix("_priv")
         text = re.sub(r"/\*.*?\*/", "", (ROOT / path).read_text(), flags=re.S)
         allowed = [stem] + ALIASES.get(path, [])
         for match in re.finditer(r"^(?:extern\s+)?(?:const\s+)?(?:struct\s+\w+|enum\s+\w+|\w+)[\s*]+(\w+)\s*\(", text, re.M):
@@ -86,6 +86,11 @@ ALIASES = {
     "common/passes_rewrite.h": ["pass"],
     "kernels/backend.h": ["backends"],
     "scheduler/solve.h": ["solver"],
+    "scheduler/blob.h": ["blobs"],
+    "scheduler/sched_priv.h": ["planning", "dispatch", "jobs"],
+    "scheduler/store_sql.h": ["store"],
+    "scheduler/cli/cli.h": ["cli"],
+    "scheduler/cli/rest.h": ["cli_rest"],
 }
 
 
