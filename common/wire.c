@@ -2,7 +2,10 @@
  *
  * Encoding uses msgpack-c's packer. Decoding walks the bytes with our own cursor: msgpack-c's unpacker reserves memory
  * by what a length field claims, and a peer must not be able to choose that. Here an array of n items is allocated only
- * after n <= bytes left, so memory stays within a constant factor of the input. */
+ * after n <= bytes left and n <= items left, from an arena that is limited to ARENA_PER_BYTE times the input.
+ *
+ * For older and newer minors: absent and nil fields are zero, unknown keys are passed over, and an integer is taken
+ * where a double is due. A key that comes twice is refused: readers would disagree on which one counts. */
 #include "common/wire.h"
 
 #include <msgpack.h>
@@ -11,7 +14,9 @@
 
 #define MAX_DEPTH 8
 #define MAX_ITEMS (1 << 20)
-#define ARENA_PER_BYTE 160 /* an item of one byte may become a struct of this size */
+/* What our own encoder writes needs at most 12 (a text of one letter in a list: 2 bytes become a pointer and 16 bytes);
+ * a list of empty maps would need up to 110 a byte, and no sender has a reason for that. */
+#define ARENA_PER_BYTE 24
 #define ARENA_BASE 16384
 
 enum kind { KIND_I64, KIND_F64, KIND_BOOL, KIND_STR, KIND_BIN, KIND_STRS, KIND_I64S, KIND_F64S, KIND_ONE, KIND_LIST };
@@ -57,6 +62,7 @@ struct list {
         typedef struct wire_##struct_name OWNER;                                                   \
         static const struct field fields[] = {list(ROW)};                                          \
         static const struct table table = {#struct_name, sizeof(OWNER), fields, YK_COUNT(fields)}; \
+        _Static_assert(YK_COUNT(fields) <= 64, "a bit per field in unpack_struct");                \
         return &table;                                                                             \
     }
 #define DEFINE_PART(part) DEFINE_TABLE(part, WIRE_PART_##part)
@@ -195,7 +201,7 @@ static bool take_payload(struct cursor *c, struct item *out, enum item_kind kind
 {
     out->kind = kind;
     if (n > (uint64_t)(c->end - c->at))
-        return false;
+        return false; /* a byte for each item, at least */
     out->data = c->at;
     out->n = (size_t)n;
     if (kind == ITEM_STR || kind == ITEM_BIN)
@@ -311,7 +317,7 @@ static yk_err wrong(struct cursor *c, const char *name)
 
 static yk_err no_memory(struct cursor *c)
 {
-    return yk_fail(c->why, YK_NOMEM, "message: no memory to decode it");
+    return yk_fail(c->why, YK_LIMIT, "message: needs more memory than its length justifies");
 }
 
 static yk_err get_str(struct cursor *c, const struct item *item, const char *name, const char **out)
@@ -320,6 +326,10 @@ static yk_err get_str(struct cursor *c, const struct item *item, const char *nam
         return wrong(c, name);
     if (memchr(item->data, 0, item->n))
         return yk_fail(c->why, YK_FORMAT, "message: field '%s' holds a NUL byte", name);
+    if (item->n == 0) {
+        *out = ""; /* most forms of a stage are empty */
+        return YK_OK;
+    }
     *out = yk_arena_strndup(c->arena, (const char *)item->data, item->n);
     return *out ? YK_OK : no_memory(c);
 }
@@ -357,6 +367,8 @@ static yk_err unpack_list(
     size_t each = f->kind == KIND_LIST ? f->sub()->size : sizeof(int64_t);
     if (item->kind != ITEM_ARRAY)
         return wrong(c, f->name);
+    if ((int64_t)item->n > c->items)
+        return yk_fail(c->why, YK_LIMIT, "message: more than %d items", MAX_ITEMS);
     list->at = yk_arena_alloc(c->arena, item->n ? item->n : 1, each);
     if (!list->at)
         return no_memory(c);
@@ -381,7 +393,7 @@ static yk_err unpack_field(struct cursor *c, const struct field *f, void *at, in
 {
     struct item item;
     yk_err err = take_item(c, &item);
-    if (err)
+    if (err || item.kind == ITEM_NIL)
         return err;
     switch (f->kind) {
     case KIND_I64:
@@ -413,6 +425,7 @@ static yk_err unpack_field(struct cursor *c, const struct field *f, void *at, in
 
 static yk_err unpack_struct(struct cursor *c, const struct table *t, void *base, const struct item *map, int depth)
 {
+    uint64_t seen = 0; /* a bit per field */
     fill_empty(t, base);
     if (map->kind != ITEM_MAP)
         return yk_fail(c->why, YK_FORMAT, "message: %s is not a map", t->name);
@@ -421,15 +434,19 @@ static yk_err unpack_struct(struct cursor *c, const struct table *t, void *base,
     for (size_t i = 0; i < map->n; i++) {
         struct item key;
         const struct field *f = NULL;
+        size_t k = 0;
         yk_err err = take_item(c, &key);
         if (err)
             return err;
         if (key.kind != ITEM_STR)
             return yk_fail(c->why, YK_FORMAT, "message: %s has a key that is not text", t->name);
-        for (size_t k = 0; k < t->n_fields && !f; k++)
+        for (; k < t->n_fields && !f; k++)
             if (strlen(t->fields[k].name) == key.n && memcmp(t->fields[k].name, key.data, key.n) == 0)
                 f = &t->fields[k];
+        if (f && seen >> (k - 1) & 1)
+            return yk_fail(c->why, YK_FORMAT, "message: field '%s' comes twice", f->name);
         if (f) {
+            seen |= UINT64_C(1) << (k - 1);
             err = unpack_field(c, f, (char *)base + f->offset, depth);
         } else {
             struct item ignored;
