@@ -111,6 +111,7 @@ static void on_ping(void *arg)
     control_send(a, WIRE_TYPE_ping, &w);
     a->ping_timer = net_timer(a->net, a->ping_ms * 1000, on_ping, a);
     source_retry(a);
+    pipeline_expire(a);
 }
 
 /* ---- joining ---- */

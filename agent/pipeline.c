@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define FAILED_US 30000000           /* whoever was told of a failure unloads; if not, this ends it */
+#define IDLE_US ((int64_t)900000000) /* yoked unloads much earlier */
+
 struct pipeline *pipeline_find(struct agent *a, int64_t generation)
 {
     struct pipeline *p = a->pipelines;
@@ -81,6 +84,21 @@ void pipeline_fail(struct pipeline *p, int64_t stage, const char *peer, yk_err e
         control_send(p->agent, WIRE_TYPE_stage_failed, &w);
         source_stop(p, err, why.text);
         runner_forget(p->agent, p);
+        p->used_us = net_now_us(p->agent->net);
+    }
+}
+
+void pipeline_expire(struct agent *a)
+{
+    int64_t now = net_now_us(a->net);
+    for (struct pipeline *p = a->pipelines, *next; p; p = next) {
+        next = p->next;
+        int64_t rest = now - p->used_us;
+        if (p->state == PIPELINE_READY && !p->run && rest > IDLE_US)
+            pipeline_fail(p, -1, "", YK_TIMEOUT, "nobody used it for %lld s", (long long)(rest / 1000000));
+        else if (p->state != PIPELINE_FAILED || rest < FAILED_US)
+            continue;
+        pipeline_unload(p);
     }
 }
 

@@ -158,6 +158,8 @@ const struct pipeline_shapes *pipeline_shapes(struct pipeline *p, int64_t count,
 /* Something broke: loaded with error while loading, stage_failed after. Nothing of it runs until it is unloaded. */
 void pipeline_fail(struct pipeline *p, int64_t stage, const char *peer, yk_err err, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
+/* Now and then: what failed or rested for too long goes, so that nothing stays for ever. */
+void pipeline_expire(struct agent *a);
 /* Takes it out of the agent; frees when the last job came back. */
 void pipeline_unload(struct pipeline *p);
 void pipeline_release(struct pipeline *p); /* busy--, and the end if it is dying */

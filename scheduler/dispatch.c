@@ -581,11 +581,25 @@ static void on_stats(struct sched *s, struct fleet_agent *a, struct generation *
     }
 }
 
+/* An agent that was away for a moment still holds what was given up meanwhile. */
+static void on_ping(struct sched *s, struct fleet_agent *a, const struct wire_ping *w)
+{
+    for (size_t i = 0; i < w->generations.n; i++) {
+        struct generation *g = find(s, w->generations.at[i]);
+        struct wire_unload unload = {.term = store_term(s->store), .generation = w->generations.at[i]};
+        if (!g || !member(g, a->id))
+            fleet_send(a, WIRE_TYPE_unload, &unload);
+    }
+}
+
 yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg)
 {
     struct sched *s = sched;
     struct generation *g = NULL;
     switch (msg->type) {
+    case WIRE_TYPE_ping:
+        on_ping(s, a, &msg->as.ping);
+        return YK_OK;
     case WIRE_TYPE_loaded:
         if ((g = find(s, msg->as.loaded.generation)))
             on_loaded(s, a, g, &msg->as.loaded);

@@ -366,7 +366,9 @@ static yk_err control_message(void *arg, struct chan *c, struct wire_msg *msg)
     case WIRE_TYPE_ping: {
         struct wire_pong pong = {.seq = msg->as.ping.seq, .term = f->config.term};
         take_sensors(a, &msg->as.ping.sensors);
-        return chan_send(c, WIRE_TYPE_pong, &pong) == YK_BUSY ? YK_BUSY : YK_OK;
+        if (chan_send(c, WIRE_TYPE_pong, &pong) == YK_BUSY)
+            return YK_BUSY;
+        return msg->as.ping.generations.n ? f->config.on->message(f->config.arg, a, msg) : YK_OK;
     }
     case WIRE_TYPE_pong:
         return YK_OK;

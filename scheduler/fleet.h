@@ -45,8 +45,8 @@ struct fleet_link { /* directed */
 struct fleet_on {
     void (*joined)(void *arg, struct fleet_agent *a);
     void (*lost)(void *arg, struct fleet_agent *a, const char *why); /* control is gone; a stays known, away */
-    /* Anything that is not the fleet's own business: loaded, run_started, result, run_done, stage_stats, stage_failed.
-     */
+    /* Anything that is not the fleet's own business: loaded, run_started, result, run_done, stage_stats, stage_failed,
+     * and a ping that names loaded generations. */
     yk_err (*message)(void *arg, struct fleet_agent *a, struct wire_msg *msg);
     /* A result stream on the blob connection. */
     yk_err (*stream)(void *arg, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink);

@@ -47,6 +47,7 @@ struct bed_agent {
     struct chan *control, *blob;
     char id[33], url[64];
     int joins, pings, leaves, hellos;
+    size_t generations; /* that the last ping named */
     int64_t memory_bytes;
     bool emulated;
     enum agent_state state;
@@ -117,6 +118,7 @@ static inline yk_err bed_on_message(void *arg, struct chan *c, struct wire_msg *
     case WIRE_TYPE_ping: {
         struct wire_pong pong = {.seq = m->as.ping.seq, .term = b->term};
         a->pings++;
+        a->generations = m->as.ping.generations.n;
         if (!b->mute)
             chan_send(c, WIRE_TYPE_pong, &pong);
         break;
