@@ -149,6 +149,67 @@ def test_cancel_frees_agents():
         assert abs(last["accuracy"] - 0.8956) < 1e-9 and time.monotonic() - start < 60
 
 
+def test_stop_yoked_and_continue():
+    """SIGSTOP of yoked longer than the lease: its agents give it up, and join again when it goes on."""
+    def breaks(fleet):
+        fleet.kill("yoked", signal.SIGSTOP)
+        time.sleep(LEASE_S + 2)
+        fleet.kill("yoked", signal.SIGCONT)
+    faulty_job(breaks)
+
+
+def test_three_deaths_in_one_job():
+    def breaks(fleet):
+        for name in ("phone", "pc", "phone"):
+            done = fleet.list("jobs")[0]["done"] or 0
+            fleet.kill(name)
+            restart(fleet, name)
+            fleet.wait_alive(name)
+            harness.wait_for("results after a death", lambda: (fleet.list("jobs")[0]["done"] or 0) > done, 60)
+    faulty_job(breaks)
+
+
+def loading_job(breaks):
+    """breaks(fleet) runs while the phone holds a load up: it was stopped just before the job came."""
+    with Fleet() as fleet:
+        fleet.agent("pc", f"--data-root={DATASETS}", emulate=SLOW)
+        fleet.agent("phone", "--class=phone", emulate=SLOW)
+        fleet.wait_links(("pc", "phone"), ("phone", "pc"))
+        fleet.add_model(FMNIST, "fmnist")
+        plan = fleet.plan("fmnist", "--job=batch", "--source=pc", "--batch=500", "--microbatch=50")
+        nodes = n_nodes(plan)
+        forced = fleet.forced(plan, [("pc", [[0, nodes // 2]]), ("phone", [[nodes // 2 + 1, nodes - 1]])])
+        output = fleet.dir / "out.npy"
+        fleet.kill("phone", signal.SIGSTOP)
+        client = fleet.spawn("batch", "fmnist", "--data=fashion-mnist", "--source=pc", "--batch=500", f"--plan={forced}",
+                             f"--output={output}", "--json")
+        harness.wait_for("the job to load", lambda: [j for j in fleet.list("jobs") if j["state"] == "loading"], 20)
+        breaks(fleet)
+        out, err = client.communicate(timeout=120)
+        assert client.returncode == 0, err[-2000:]
+        assert same_file(output, reference(50)), "the output differs from the unsplit run"
+        rows = fleet.list("jobs")
+        assert rows[0]["state"] == "done" and rows[0]["done"] == 10000, rows
+
+
+def test_killed_while_loading():
+    loading_job(lambda fleet: fleet.kill("phone"))
+
+
+def test_silent_while_loading():
+    """The load was taken by a socket whose owner never answers: its lease ends the wait."""
+    loading_job(lambda fleet: None)
+
+
+def test_missing_data_is_a_clear_failure():
+    with Fleet() as fleet:
+        fleet.agent("pc", f"--data-root={DATASETS}", emulate=SLOW)
+        fleet.add_model(FMNIST, "fmnist")
+        done = fleet.yoke("batch", "fmnist", "--data=no-such-set", "--source=pc", "--batch=500", ok=False, timeout=60)
+        assert done.code == 1 and "no-such-set" in done.err, (done.code, done.err)
+        assert fleet.list("jobs")[0]["state"] == "failed"
+
+
 @full
 def test_random_kills():
     """Two faults at random moments, many seeds."""
