@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HEADER_BYTES 512 /* of a microbatch on the wire, roughly: tensors' descriptions and frame headers */
-
 /* ---- forms ---- */
 
 static int32_t form_index(const struct view *v, const char *name)
@@ -222,7 +220,7 @@ int64_t cost_value_bytes(const struct cost_model *m, int32_t value, enum plan_co
 double cost_transfer_ms(const struct cost_model *m, int32_t link, int64_t bytes, double *latency_ms)
 {
     const struct view_link *l = &m->view->links[link];
-    double all = (double)(bytes + HEADER_BYTES);
+    double all = (double)(bytes + COST_HEADER_BYTES);
     *latency_ms = l->latency_ms;
     return all / l->bytes_per_s * 1e3 + all * l->cpu_ns_per_byte * 1e-6;
 }

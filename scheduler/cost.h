@@ -8,14 +8,17 @@
  *   bottleneck = the largest time that one microbatch takes of a resource: an agent's compute (all its stages), a
  *                directed link, or a medium that links share (half duplex)
  *   transfer   = latency + bytes / rate + bytes * cpu; only bytes / rate and cpu occupy the link
- *   node time  = profile of the node in its form, linear between measured sizes and proportional beyond; else
- *                FLOPs / GFLOP/s + bytes / GB/s; times slow_factor, over (1 - busy_frac)
+ *   node time  = profile of the node in its form, linear between measured sizes, proportional above them, half of the
+ *                smallest fixed below them; of an agent without any profile FLOPs / GFLOP/s + bytes / GB/s; times
+ *                slow_factor, over (1 - busy_frac)
  * Several pipelines of a forced plan: the largest of their costs for their shares, and no less than any resource's sum.
  */
 #ifndef YK_COST_H
 #define YK_COST_H
 
 #include "scheduler/solve.h"
+
+#define COST_HEADER_BYTES 512 /* of a microbatch on the wire, roughly: tensors' descriptions and frame headers */
 
 struct cost_model {
     const struct solve_request *req;

@@ -272,6 +272,16 @@ static int32_t find_agent(const struct view *v, const char *name)
     return -1;
 }
 
+/* What a pipeline takes of each resource for that many microbatches. */
+static void add_load(const struct cost_line *l, double count, double *load)
+{
+    for (int32_t s = 0; s < l->n_stages; s++)
+        load[l->stages[s].agent] += count * l->stages[s].ms;
+    for (int32_t e = 0; e < l->n_edges; e++)
+        if (l->edges[e].resource >= 0)
+            load[l->edges[e].resource] += count * l->edges[e].busy_ms;
+}
+
 static yk_err price_forced(
     struct size_pool *pool, const struct solve_request *req, int32_t source, struct candidate *c, struct yk_diag *why)
 {
@@ -282,6 +292,7 @@ static yk_err price_forced(
     *c = (struct candidate){.microbatch = m->microbatch, .count = m->count, .given = f};
     c->lines = yk_xalloc(((size_t)f->n_pipelines + 1) * sizeof *c->lines);
     c->shares = yk_xalloc(((size_t)f->n_pipelines + 1) * sizeof *c->shares);
+    double *load = yk_xalloc(((size_t)m->n_resources + 1) * sizeof *load);
     yk_err err = YK_OK;
     for (int32_t i = 0; i < f->n_pipelines && !err; i++) {
         const struct plan_pipeline *line = &f->pipelines[i];
@@ -305,9 +316,13 @@ static yk_err price_forced(
             double count = YK_MAX(1.0, ceil(line->share * (double)m->count));
             double cost = c->lines[i].first_ms + (count - 1) * c->lines[i].bottleneck_ms;
             c->cost_ms = YK_MAX(c->cost_ms, cost);
+            add_load(&c->lines[i], count, load);
         }
         free(agents);
     }
+    for (int32_t r = 0; r < m->n_resources && c->n_lines > 1; r++)
+        c->cost_ms = YK_MAX(c->cost_ms, load[r]);
+    free(load);
     free(stage_of);
     return err;
 }
