@@ -8,8 +8,9 @@
 #define HEADER_BYTES 16
 #define RX_BYTES 4096 /* headers and small messages; what of a chunk falls in here is copied */
 #define QUEUE_LIMIT ((size_t)8 << 20)
-#define MAX_IN 64  /* streams that a peer may have open at once */
-#define BODY_IOV 5 /* pieces of a body in one send: head frame 2 + chunk header 1 + these <= 8 */
+#define PAYLOAD_KEEP ((size_t)64 << 10) /* a larger message's buffer is given back */
+#define MAX_IN 64                       /* streams that a peer may have open at once */
+#define BODY_IOV 5                      /* pieces of a body in one send: head frame 2 + chunk header 1 + these <= 8 */
 #define FLUSH_US 1000000
 
 enum frame_kind { FRAME_MESSAGE, FRAME_HEAD, FRAME_CHUNK };
@@ -120,8 +121,12 @@ static yk_err get_header(struct chan *c, const uint8_t *p, struct yk_diag *why)
     size_t limit = h->kind == FRAME_CHUNK ? WIRE_CHUNK_BYTES : c->limit;
     if (h->len > limit)
         return yk_fail(why, YK_LIMIT, "a frame of %u bytes; the limit is %zu", h->len, limit);
-    if (h->kind != FRAME_CHUNK && h->len == 0)
-        return yk_fail(why, YK_FORMAT, "an empty message");
+    if (h->len == 0 && (h->kind != FRAME_CHUNK || h->flags == 0))
+        return yk_fail(why, YK_FORMAT, "an empty frame");
+    if (h->flags & ~(h->kind == FRAME_CHUNK ? FLAG_LAST : 0))
+        return yk_fail(why, YK_FORMAT, "frame flags %02x are not known", h->flags);
+    if ((h->stream != 0) != (h->kind != FRAME_MESSAGE))
+        return yk_fail(why, YK_FORMAT, "a frame of kind %d with stream %u", h->kind, h->stream);
     return YK_OK;
 }
 
@@ -259,14 +264,14 @@ static yk_err deliver(struct chan *c, struct yk_diag *why)
         return YK_OK;
     }
     *s = (struct stream_in){.used = true, .id = c->head.stream, .sink = sink};
-    return YK_OK;
+    return sink.len && !sink.buf ? yk_fail(why, YK_INTERNAL, "no buffer for stream %u", s->id) : YK_OK;
 }
 
 /* The chunk in head is whole (or was empty). */
 static yk_err chunk_done(struct chan *c, struct stream_in *s, struct yk_diag *why)
 {
     if (!(c->head.flags & FLAG_LAST))
-        return YK_OK;
+        return s->got < s->sink.len ? YK_OK : yk_fail(why, YK_FORMAT, "stream %u does not end with its bytes", s->id);
     if (s->got != s->sink.len)
         return yk_fail(why, YK_FORMAT, "stream %u ended after %zu of %zu bytes", s->id, s->got, s->sink.len);
     s->used = false;
@@ -330,6 +335,11 @@ static yk_err consume(struct chan *c, struct yk_diag *why)
         yk_err err = s ? chunk_done(c, s, why) : deliver(c, why);
         if (err)
             return err;
+        if (c->payload_cap > PAYLOAD_KEEP) {
+            free(c->payload);
+            c->payload = NULL;
+            c->payload_cap = 0;
+        }
     }
     return YK_OK;
 }
@@ -351,6 +361,8 @@ static void on_rx(void *arg, yk_err err, size_t bytes)
             c->rx_len += bytes;
         }
         err = consume(c, &why);
+        if (c->dead)
+            err = YK_OK; /* closed by the callback that failed: what it wanted flushed still goes */
     } else {
         yk_fail(&why, err, "%s", yk_err_text(err));
     }
@@ -490,14 +502,15 @@ static void tx_go(struct chan *c)
     net_send(c->conn, iov, n, on_tx, c);
 }
 
-static yk_err encode(enum wire_type type, const void *msg, const struct header *like, struct yk_buf *out)
+static yk_err encode(
+    struct chan *c, enum wire_type type, const void *msg, const struct header *like, struct yk_buf *out)
 {
     struct header h = *like;
     yk_buf_room(out, HEADER_BYTES);
     yk_err err = wire_encode(type, msg, out);
     if (!err && out->failed)
         err = YK_NOMEM;
-    if (!err && out->len - HEADER_BYTES > WIRE_MESSAGE_LIMIT)
+    if (!err && out->len - HEADER_BYTES > c->limit)
         err = YK_LIMIT;
     if (err) {
         yk_buf_free(out);
@@ -517,7 +530,7 @@ yk_err chan_send(struct chan *c, enum wire_type type, const void *msg)
         return YK_BUSY;
     struct message_out *m = yk_xalloc(sizeof *m);
     struct header h = {.kind = FRAME_MESSAGE};
-    yk_err err = encode(type, msg, &h, &m->bytes);
+    yk_err err = encode(c, type, msg, &h, &m->bytes);
     if (err) {
         free(m);
         return err;
@@ -535,8 +548,9 @@ yk_err chan_stream(struct chan *c, enum chan_prio prio, enum wire_type type, con
     if (c->broken || c->dead)
         return YK_CLOSED;
     struct stream_out *s = yk_xalloc(sizeof *s);
-    struct header h = {.kind = FRAME_HEAD, .stream = ++c->next_stream};
-    yk_err err = encode(type, head, &h, &s->head);
+    c->next_stream += c->next_stream == UINT32_MAX ? 2 : 1; /* 0 is for messages */
+    struct header h = {.kind = FRAME_HEAD, .stream = c->next_stream};
+    yk_err err = encode(c, type, head, &h, &s->head);
     if (err) {
         free(s);
         return err;

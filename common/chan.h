@@ -40,12 +40,14 @@ struct chan_on {
 /* Takes conn. Starts receiving at once; callbacks run on the loop, never from inside a chan_ call. */
 struct chan *chan_open(struct net_conn *conn, const struct chan_on *on, void *arg);
 void chan_set(struct chan *c, const struct chan_on *on, void *arg); /* hand over after the hello */
-void chan_trust(struct chan *c); /* raises the message limit from WIRE_CONTROL_LIMIT to WIRE_MESSAGE_LIMIT */
+void chan_trust(
+    struct chan *c); /* raises the message limit, in and out, from WIRE_CONTROL_LIMIT to WIRE_MESSAGE_LIMIT */
 
-/* Queues a message. YK_LIMIT if it encodes to more than the peer takes, YK_CLOSED after the end, YK_BUSY if more than
- * 8 MiB of messages wait (a peer that does not read). */
+/* Queues a message. YK_LIMIT if it encodes to more than the peer takes (see chan_trust), YK_CLOSED after the end,
+ * YK_BUSY if more than 8 MiB of messages wait (a peer that does not read). */
 yk_err chan_send(struct chan *c, enum wire_type type, const void *msg);
-/* Queues a stream. body is borrowed until done ran (always runs, once, on the loop; also at chan_close). */
+/* Queues a stream. body is borrowed until done ran (always runs, once, on the loop; also at chan_close). Errors as
+ * chan_send; then done does not run and body is the caller's again. */
 yk_err chan_stream(struct chan *c, enum chan_prio prio, enum wire_type type, const void *head,
     const struct net_iov *body, int n, net_on_io done, void *arg);
 
@@ -53,8 +55,9 @@ int64_t chan_last_rx_us(const struct chan *c); /* when the last bytes came in, f
 uint64_t chan_tx_bytes(const struct chan *c);
 uint64_t chan_rx_bytes(const struct chan *c);
 const char *chan_peer(const struct chan *c);
-/* Sends what messages are queued if flush (bounded to 1 s), then closes and frees. No callback of it runs afterwards
- * except the done of borrowed bodies and sinks (with YK_CLOSED), which run before it returns. */
+/* Sends what messages are queued if flush (bounded to 1 s; keep the loop running), then closes and frees. While a chunk
+ * is on its way in either direction there is no flush: its memory is the caller's again when this returns. No callback
+ * of it runs afterwards except the done of borrowed bodies and sinks (with YK_CLOSED), which run before it returns. */
 void chan_close(struct chan *c, bool flush);
 
 #endif
