@@ -13,6 +13,7 @@
 #define MAX_DEPTH 8
 #define CHAINS 6 /* best chains kept of each search */
 #define MAX_SIZES 40
+#define SLACK 0.25 /* the event model may prefer what costs so much more by the closed form, hardly anything beyond */
 
 static const char *const objective_names[] = {"latency", "throughput", "cloud-cost"};
 
@@ -37,6 +38,8 @@ struct size_pool {
 struct pool {
     struct size_pool sizes[MAX_SIZES];
     int32_t n;
+    double least_ms; /* cost of the best candidate so far */
+    double bound_ms; /* no chain that was searched for costs less */
 };
 
 static void pool_fini(struct pool *p)
@@ -136,8 +139,8 @@ static void add_singles(struct size_pool *p, int32_t source, struct yk_buf *reas
     free(stage_of);
 }
 
-static yk_err search_size(
-    struct size_pool *p, const struct solve_request *req, struct yk_buf *reasons, struct yk_diag *why)
+static yk_err search_size(struct pool *pool, struct size_pool *p, const struct solve_request *req,
+    struct yk_buf *reasons, struct yk_diag *why)
 {
     const struct view *v = p->model.view;
     for (int32_t source = 0; source < v->n_agents; source++) {
@@ -146,7 +149,12 @@ static yk_err search_size(
         if ((req->source >= 0 && source != req->source) || (req->source < 0 && !v->agents[source].usable))
             continue;
         add_singles(p, source, reasons);
-        yk_err err = solve_dp_chains(&p->model, source, INFINITY, chains, CHAINS, &n, why);
+        for (int32_t i = 0; i < p->n; i++)
+            pool->least_ms = YK_MIN(pool->least_ms, p->at[i].cost_ms);
+        double bound;
+        yk_err err = solve_dp_chains(&p->model, source, pool->least_ms * (1 + SLACK), &bound, chains, CHAINS, &n, why);
+        if (!err)
+            pool->bound_ms = YK_MIN(pool->bound_ms, bound);
         for (int32_t i = 0; i < n && !err; i++)
             if (chains[i].n_stages > 1)
                 err = add_chain(p, &chains[i], why);
@@ -444,6 +452,7 @@ static yk_err solve_search(
     int32_t *form = yk_xalloc(((size_t)req->graph->n_nodes + 1) * sizeof *form);
     struct candidate **all = NULL, *single = NULL;
     yk_err err = YK_OK;
+    pool->least_ms = pool->bound_ms = INFINITY;
     cost_choose_forms(req, v, form);
     for (int32_t i = 0; i < n_sizes && !err; i++) {
         struct size_pool *p = &pool->sizes[pool->n++];
@@ -452,7 +461,7 @@ static yk_err solve_search(
         p->ready = true;
         /* Nothing needs less memory than the smallest size: its reasons are the ones to tell. */
         size_t told = reasons.len;
-        err = search_size(p, req, &reasons, why);
+        err = search_size(pool, p, req, &reasons, why);
         reasons.len = i ? told : reasons.len;
         n += p->n;
     }
@@ -503,9 +512,8 @@ static yk_err solve_search(
             m = &pool->sizes[k].model;
     *out =
         make_plan(req, m, chosen, single, (const struct candidate *const *)all + 1, YK_MIN(n_scored - 1, SHOWN), "dp");
-    /* Proven for the closed form: the least cost is the bound; the event model may prefer one that costs a little more.
-     */
-    (*out)->bound_ms = YK_MIN(least_cost, chosen->cost_ms);
+    /* Of the closed form; the event model may prefer one that costs a little more. */
+    (*out)->bound_ms = YK_MIN(pool->bound_ms, YK_MIN(least_cost, chosen->cost_ms));
     (*out)->gap = chosen->cost_ms > 0 ? (chosen->cost_ms - (*out)->bound_ms) / chosen->cost_ms : 0;
 out:
     free(all);

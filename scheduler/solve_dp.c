@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COARSE 12  /* cuts of the first pass */
-#define SLACK 0.25 /* chains that cost so much more than the best are not kept beside it */
+#define EFFORT 20000000 /* labels made and compared in one search, some 50 ms: behind it the best so far is taken */
+#define COARSE 12       /* cuts of the first pass */
+#define SLACK 0.25      /* chains that cost so much more than the best are not kept beside it */
 
 struct label {
     int32_t parent, next; /* label indexes; next: of the same position */
@@ -43,6 +44,7 @@ struct search {
     bool *open;     /* by resource, for keep */
     int32_t stride; /* cuts of this pass: every so many nodes */
     double limit;
+    int64_t effort;
     struct solve_chain *best;
     int32_t most, n_best;
 };
@@ -360,6 +362,7 @@ static bool keep(struct search *s, int32_t label)
     find_open(s, label);
     for (int32_t k = s->head[l->pos]; k >= 0; k = s->labels[k].next) {
         struct label *o = &s->labels[k];
+        s->effort++;
         if (o->dead || o->used != l->used || memcmp(owners_of(s, k), owners_of(s, label), live) != 0)
             continue;
         if (no_worse(s, k, label))
@@ -413,6 +416,7 @@ static void extend(struct search *s, int32_t from, int32_t agent)
             continue;
         double ms = stage_ms(s, agent, l.pos, q);
         int32_t label = new_label(s);
+        s->effort += 4;
         memcpy(loads_of(s, label), loads_of(s, from), (size_t)s->m->n_resources * sizeof(double));
         s->labels[label] = (struct label){.parent = from,
             .next = -1,
@@ -453,13 +457,13 @@ static void run_pass(struct search *s)
     }
     s->head[0] = root;
     for (int32_t p = 0; p < s->n; p++)
-        for (int32_t k = s->head[p]; k >= 0; k = s->labels[k].next)
+        for (int32_t k = s->head[p]; k >= 0 && s->effort < EFFORT; k = s->labels[k].next)
             for (int32_t a = 0; a < s->m->view->n_agents && !s->labels[k].dead; a++)
                 extend(s, k, a);
 }
 
-yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_ms, struct solve_chain *best,
-    int32_t most, int32_t *n, struct yk_diag *why)
+yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_ms, double *bound_ms,
+    struct solve_chain *best, int32_t most, int32_t *n, struct yk_diag *why)
 {
     struct search s = {.m = m, .source = source, .n = m->graph->n_nodes, .limit = limit_ms, .best = best, .most = most};
     *n = 0;
@@ -485,10 +489,14 @@ yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_
     /* Few cuts first: what they find bounds the search among all of them. */
     for (s.stride = YK_MAX(s.n / COARSE, 1);; s.stride = s.stride > 4 ? s.stride / 4 : 1) {
         run_pass(&s);
-        if (s.stride == 1)
+        if (s.stride == 1 || s.effort >= EFFORT)
             break;
     }
     *n = s.n_best;
+    if (bound_ms) {
+        double least = s.n_best ? best[0].cost_ms : limit_ms;
+        *bound_ms = s.effort < EFFORT ? least : YK_MIN(least, bound_of(&s, 0));
+    }
     cuts_fini(&s.cuts);
     free(s.uses);
     free(s.use_at);

@@ -22,8 +22,10 @@ struct solve_chain {
 
 /* Puts up to `most` good chains for this model and source into best (sorted, *n of them; none if nothing fits). The
  * first is the optimum; the others are the best of those that no rule dropped.
- * limit_ms: chains that cost as much or more are of no interest (INFINITY: all are). */
-yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_ms, struct solve_chain *best,
-    int32_t most, int32_t *n, struct yk_diag *why);
+ * limit_ms: chains that cost as much or more are of no interest (INFINITY: all are).
+ * bound_ms (may be NULL): no chain costs less than it or limit_ms. It is the optimum's cost, unless the search came to
+ * its limit of effort, which depends on the input only; then the best found so far is given. */
+yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_ms, double *bound_ms,
+    struct solve_chain *best, int32_t most, int32_t *n, struct yk_diag *why);
 
 #endif

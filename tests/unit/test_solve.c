@@ -99,7 +99,7 @@ static void exact_one(uint64_t seed, int chain)
         struct solve_chain chains[6];
         struct brute b = {.m = &m, .source = source, .best = INFINITY};
         int32_t n = 0;
-        assert_int_equal(solve_dp_chains(&m, source, INFINITY, chains, 6, &n, NULL), YK_OK);
+        assert_int_equal(solve_dp_chains(&m, source, INFINITY, NULL, chains, 6, &n, NULL), YK_OK);
         brute(&b, 0);
         double got = n ? chains[0].cost_ms : INFINITY;
         bool same = isinf(got) ? isinf(b.best) : fabs(got - b.best) <= 1e-9 * b.best;
@@ -265,8 +265,8 @@ static void timing(void **state)
             struct solve_request q = {.graph = g, .job = "batch", .batch = 16, .microbatch = 1, .source = 0};
             double start = now_ms();
             assert_int_equal(solve_plan(&q, &f.view, &p, NULL), YK_OK);
-            print_message(
-                "%d nodes, %d agents: %.1f ms, %d stages\n", nodes, agents, now_ms() - start, p->pipelines[0].n_stages);
+            print_message("%d nodes, %d agents: %.1f ms, %d stages, gap %g\n", nodes, agents, now_ms() - start,
+                p->pipelines[0].n_stages, p->gap);
             plan_free(p);
             pf_fini(&f);
             graph_close(g);
