@@ -4,14 +4,16 @@
 #include "kernels/fold.h"
 #include "scheduler/rest.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <malloc.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 struct options {
@@ -51,6 +53,7 @@ static const struct conf_table table = {
 
 #define RESTART_MIN_US 200000
 #define RESTART_MAX_US 10000000
+#define STOP_MS 5000
 
 struct child {
     struct daemon *daemon;
@@ -69,12 +72,32 @@ struct daemon {
     bool stopping;
 };
 
+/* Like posix_spawn, but the child ends with us however we end: a successor starts its own under the same identities. */
+static int spawn_child(const char *path, char **argv, pid_t *pid)
+{
+    pid_t self = getpid();
+    pid_t child = fork();
+    if (child < 0)
+        return errno;
+    if (child == 0) {
+        sigset_t none;
+        sigemptyset(&none);
+        sigprocmask(SIG_SETMASK, &none, NULL);
+        prctl(PR_SET_PDEATHSIG, SIGTERM);
+        if (getppid() != self) /* we were gone before that */
+            _exit(0);
+        execv(path, argv);
+        _exit(127);
+    }
+    *pid = child;
+    return 0;
+}
+
 static void child_start(void *arg)
 {
     struct child *c = arg;
     struct daemon *d = c->daemon;
     char *argv[16], *own[5];
-    char **env = environ;
     int n = 0, k = 0;
     c->timer = NULL;
     own[k++] = yk_xasprintf("--scheduler=%s", sched_url(d->sched));
@@ -92,7 +115,7 @@ static void child_start(void *arg)
     for (int i = 0; i < d->o->data_roots.n && i < 8; i++)
         argv[n++] = roots[i] = yk_xasprintf("--data-root=%s", d->o->data_roots.at[i]);
     argv[n] = NULL;
-    int code = posix_spawn(&c->pid, d->agent_path, NULL, NULL, argv, env);
+    int code = access(d->agent_path, X_OK) == 0 ? spawn_child(d->agent_path, argv, &c->pid) : errno;
     c->started_us = net_now_us(d->net);
     if (code) {
         c->pid = 0;
@@ -140,6 +163,19 @@ static void start_children(struct daemon *d)
     }
 }
 
+/* Waits for a child that was told to end; one that does not is killed. */
+static void await_child(pid_t pid)
+{
+    for (int i = 0; i < STOP_MS / 20; i++) {
+        if (waitpid(pid, NULL, WNOHANG) != 0)
+            return;
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    }
+    log_warn("local agent with process %ld does not end: killed", (long)pid);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
 static void stop_children(struct daemon *d)
 {
     for (int64_t i = 0; i < d->o->local_agents; i++) {
@@ -149,7 +185,7 @@ static void stop_children(struct daemon *d)
     }
     for (int64_t i = 0; i < d->o->local_agents; i++)
         if (d->children[i].pid > 0)
-            waitpid(d->children[i].pid, NULL, 0);
+            await_child(d->children[i].pid);
     free(d->children);
 }
 
@@ -193,7 +229,8 @@ static bool is_loopback_url(const char *url)
 {
     const char *host = strstr(url, "://");
     host = host ? host + 3 : "";
-    return strncmp(host, "127.", 4) == 0 || strncmp(host, "localhost:", 10) == 0 || strncmp(host, "[::1]:", 6) == 0;
+    return (strncmp(host, "127.", 4) == 0 && strspn(host, "0123456789.:") == strlen(host)) ||
+           strncmp(host, "localhost:", 10) == 0 || strncmp(host, "[::1]:", 6) == 0;
 }
 
 static int serve(struct options *o)

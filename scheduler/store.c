@@ -17,7 +17,8 @@
 #include <unistd.h>
 
 #define MAX_PARAMS 24
-#define WAL_LIMIT "67108864"
+#define WAL_LIMIT_BYTES ((int64_t)64 << 20)
+#define CHECKPOINT_PAGES 1000
 #define TRIM_EVERY 2000 /* history writes between two trims */
 
 static const char *const sql_text[] = {
@@ -584,10 +585,32 @@ static yk_err migrate(struct store *s, struct yk_diag *why)
     return YK_OK;
 }
 
+/* After each commit: moves the log into the database, and says why if it cannot become shorter. */
+static int on_commit(void *arg, sqlite3 *db, const char *name, int pages)
+{
+    struct store *s = arg;
+    int in_log = pages, moved = pages;
+    if (pages < CHECKPOINT_PAGES && pages * (int64_t)4096 <= s->wal_limit_bytes)
+        return SQLITE_OK;
+    sqlite3_wal_checkpoint_v2(db, name, SQLITE_CHECKPOINT_PASSIVE, &in_log, &moved);
+    int64_t bytes = in_log * (int64_t)4096, now = (int64_t)time(NULL);
+    if (bytes > s->wal_limit_bytes && moved < in_log && now - s->wal_warned_s >= 60) {
+        s->wal_warned_s = now;
+        log_warn("database %s: its write-ahead log has %lld MB, over the limit of %lld MB: another program keeps a "
+                 "read transaction open; end it",
+            s->config.path, (long long)(bytes >> 20), (long long)(s->wal_limit_bytes >> 20));
+    }
+    return SQLITE_OK;
+}
+
 static yk_err open_db(struct store *s, struct yk_diag *why)
 {
-    static const char setup[] = "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;"
-                                "PRAGMA journal_size_limit = " WAL_LIMIT "; PRAGMA wal_autocheckpoint = 1000;";
+    char setup[256];
+    s->wal_limit_bytes = s->config.wal_limit_bytes ? s->config.wal_limit_bytes : WAL_LIMIT_BYTES;
+    snprintf(setup, sizeof setup,
+        "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;"
+        "PRAGMA journal_size_limit = %lld;",
+        (long long)s->wal_limit_bytes);
     int code =
         sqlite3_open_v2(s->config.path, &s->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
     if (code != SQLITE_OK)
@@ -595,6 +618,7 @@ static yk_err open_db(struct store *s, struct yk_diag *why)
     sqlite3_busy_timeout(s->db, 5000);
     if ((code = sqlite3_exec(s->db, setup, NULL, NULL, NULL)) != SQLITE_OK)
         return sql_error(s, code, why);
+    sqlite3_wal_hook(s->db, on_commit, s);
     yk_err err = migrate(s, why);
     if (err)
         return err;

@@ -12,8 +12,9 @@ struct store_config {
     struct net *net;
     const char *path; /* "DIR/yoke.db" */
     bool threaded;
-    int64_t history_days; /* older events, stage times and finished jobs' plans are removed; 0: 30 */
-    int64_t history_rows; /* per history table; 0: 200000 */
+    int64_t wal_limit_bytes; /* of the write-ahead log; 0: 64 MiB. Over it the cause is warned of. */
+    int64_t history_days;    /* older events, stage times and finished jobs' plans are removed; 0: 30 */
+    int64_t history_rows;    /* per history table; 0: 200000 */
     void (*on_error)(void *arg, int64_t job, yk_err err, const char *text); /* on the loop; job 0: none */
     void *arg;
 };

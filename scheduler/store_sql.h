@@ -61,6 +61,7 @@ struct store {
     int lock_fd;
     int64_t term;
     int history_writes;
+    int64_t wal_limit_bytes, wal_warned_s;
 };
 
 /* SQLite's code as ours. */

@@ -13,6 +13,7 @@
 #include <sqlite3.h>
 
 #include "common/json.h"
+#include "common/log.h"
 #include "scheduler/columns.h"
 #include "scheduler/store.h"
 
@@ -558,6 +559,55 @@ static void full_disk(void **state)
     assert_non_null(strstr(h->text, "No space left"));
 }
 
+static int64_t wal_bytes(const struct here *h)
+{
+    char path[128];
+    struct stat st;
+    snprintf(path, sizeof(path), "%s-wal", h->path);
+    return stat(path, &st) == 0 ? st.st_size : 0;
+}
+
+static void write_events(struct here *h, int64_t from, int n)
+{
+    char text[600];
+    memset(text, 'x', sizeof(text) - 1);
+    text[sizeof(text) - 1] = 0;
+    for (int i = 0; i < n; i++)
+        store_put_event(h->s, from + i, 1, 1700000000000, "state", text);
+    settle(h);
+}
+
+/* A reader that never ends its transaction keeps the log from shrinking: the cause is said. */
+static void log_is_bounded(void **state)
+{
+    struct here *h = *state;
+    char path[128], line[1024] = "";
+    store_close(h->s);
+    struct store_config c = {
+        .net = h->net, .path = h->path, .wal_limit_bytes = 1 << 20, .on_error = on_error, .arg = h};
+    assert_int_equal(store_open(&c, &h->s, NULL), YK_OK);
+    write_events(h, 1, 4000);
+    assert_true(wal_bytes(h) < 16 << 20);
+    sqlite3 *db = NULL;
+    assert_int_equal(sqlite3_open_v2(h->path, &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "BEGIN; SELECT count(*) FROM job_events", NULL, NULL, NULL), SQLITE_OK);
+    snprintf(path, sizeof(path), "%s/log", h->dir);
+    assert_int_equal(log_open("test", LOG_WARN, path, NULL), YK_OK);
+    write_events(h, 10000, 2000);
+    log_close();
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(line, sizeof(line), f));
+    assert_non_null(strstr(line, "read transaction"));
+    assert_null(fgets(line, sizeof(line), f)); /* once, not at each write */
+    fclose(f);
+    sqlite3_exec(db, "END", NULL, NULL, NULL);
+    sqlite3_close(db);
+    write_events(h, 20000, 1000);
+    assert_true(wal_bytes(h) <= 8 << 20);
+    assert_int_equal(h->errors, 0);
+}
+
 static void flushed(void *arg)
 {
     *(bool *)arg = true;
@@ -597,6 +647,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(history_is_bounded, setup, teardown),
         cmocka_unit_test_setup_teardown(file_slots, setup, teardown),
         cmocka_unit_test_setup_teardown(full_disk, setup, teardown),
+        cmocka_unit_test_setup_teardown(log_is_bounded, setup, teardown),
         cmocka_unit_test_setup_teardown(flush_is_last, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
