@@ -298,7 +298,7 @@ static yk_err skip_inside(struct cursor *c, const struct item *item, int depth)
 {
     if (item->kind != ITEM_ARRAY && item->kind != ITEM_MAP)
         return YK_OK;
-    if (depth >= MAX_DEPTH)
+    if (depth > MAX_DEPTH)
         return yk_fail(c->why, YK_LIMIT, "message: nested deeper than %d", MAX_DEPTH);
     uint64_t n = item->kind == ITEM_MAP ? 2 * (uint64_t)item->n : item->n;
     for (uint64_t i = 0; i < n; i++) {

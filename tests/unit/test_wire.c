@@ -528,9 +528,75 @@ static void deep_nesting_is_refused(void **state)
             b[n++] = 0x91;
         b[n++] = 0x01;
         yk_err err = wire_decode(WIRE_TYPE_pong, b, n, &m, NULL);
-        assert_int_equal(err, depth <= 6 ? YK_OK : YK_LIMIT);
+        assert_int_equal(err, depth <= 7 ? YK_OK : YK_LIMIT);
         if (!err)
             wire_free(&m);
+    }
+}
+
+/* Numbers of the messages are a promise between versions. */
+static void ids_are_never_reused(void **state)
+{
+    static const struct {
+        int id;
+        const char *name;
+    } promised[] = {{1, "hello"}, {2, "welcome"}, {3, "refuse"}, {4, "ping"}, {5, "pong"}, {10, "probe"},
+        {11, "probe_result"}, {12, "expect"}, {13, "profile"}, {14, "profile_result"}, {20, "load"}, {21, "loaded"},
+        {22, "unload"}, {23, "run"}, {24, "run_started"}, {25, "result"}, {26, "run_done"}, {27, "cancel"},
+        {28, "stage_stats"}, {29, "stage_failed"}, {30, "leave"}, {40, "blob_get"}, {41, "blob"}, {42, "blob_refused"},
+        {43, "microbatch"}, {44, "credit"}, {50, "probe_start"}, {51, "probe_data"}, {52, "probe_sum"}};
+    (void)state;
+    for (size_t i = 0; i < YK_COUNT(promised); i++)
+        assert_string_equal(wire_name(promised[i].id), promised[i].name);
+}
+
+static void every_width_of_integers(void **state)
+{
+    static const struct {
+        const char *hex;
+        int64_t value;
+    } cases[] = {{"05", 5}, {"ff", -1}, {"e0", -32}, {"7f", 127}, {"ccff", 255}, {"cdffff", 65535},
+        {"ceffffffff", 4294967295}, {"cf7fffffffffffffff", INT64_MAX}, {"d080", -128}, {"d18000", -32768},
+        {"d280000000", INT32_MIN}, {"d38000000000000000", INT64_MIN}, {"d300000000000000ff", 255}};
+    (void)state;
+    for (size_t i = 0; i < YK_COUNT(cases); i++) {
+        uint8_t b[16] = {0x81, 0xa2, 'i', 'd'};
+        size_t n = strlen(cases[i].hex) / 2;
+        struct wire_msg m;
+        assert_true(yk_unhex(cases[i].hex, n, b + 4));
+        assert_int_equal(wire_decode(WIRE_TYPE_blob_get, b, 4 + n, &m, NULL), YK_OK);
+        assert_true(m.as.blob_get.id == cases[i].value);
+        wire_free(&m);
+    }
+}
+
+/* Seeded damage of good messages: refused, or decoded to something that can be written again. */
+static void damage_is_decoded_or_refused(void **state)
+{
+    (void)state;
+    yk_rng_seed(&rng, 11);
+    for (int round = 0; round < 40; round++) {
+#define X(id, msg)                                                          \
+    {                                                                       \
+        struct wire_##msg *m = calloc(1, sizeof *m);                        \
+        struct yk_buf b = {0}, c = {0};                                     \
+        struct wire_msg got;                                                \
+        arena = yk_arena_open(0);                                           \
+        fill_##msg(m);                                                      \
+        assert_int_equal(wire_encode(WIRE_TYPE_##msg, m, &b), YK_OK);       \
+        for (uint64_t k = 1 + yk_rng_below(&rng, 4); k; k--)                \
+            b.data[yk_rng_below(&rng, b.len)] = (uint8_t)yk_rng_next(&rng); \
+        if (wire_decode(id, b.data, b.len, &got, NULL) == YK_OK) {          \
+            assert_int_equal(wire_encode(got.type, &got.as, &c), YK_OK);    \
+            wire_free(&got);                                                \
+        }                                                                   \
+        yk_buf_free(&b);                                                    \
+        yk_buf_free(&c);                                                    \
+        yk_arena_close(arena);                                              \
+        free(m);                                                            \
+    }
+        WIRE_MESSAGES(X)
+#undef X
     }
 }
 
@@ -548,6 +614,9 @@ int main(void)
         cmocka_unit_test(hostile_lengths_are_refused),
         cmocka_unit_test(small_items_cannot_become_much_memory),
         cmocka_unit_test(deep_nesting_is_refused),
+        cmocka_unit_test(ids_are_never_reused),
+        cmocka_unit_test(every_width_of_integers),
+        cmocka_unit_test(damage_is_decoded_or_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
