@@ -75,7 +75,7 @@ static void within_budgets(void **state)
         struct yk_diag why = {0};
         pf_init(&f);
         for (int i = 0; i < 4 && fleets[round % 2][i]; i++) {
-            char name[8];
+            char name[16];
             snprintf(name, sizeof name, "n%d", i);
             int64_t spare = (int64_t)yk_rng_below(&r, 200000);
             pf_agent(&f, name, 1 + 20 * yk_rng_unit(&r), fleets[round % 2][i] * MB + spare);
@@ -195,7 +195,7 @@ static void more_devices_than_nodes(void **state)
     struct pf f;
     pf_init(&f);
     for (int i = 0; i < 5; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "d%d", i);
         pf_agent(&f, name, 1, 64 * MB);
     }
@@ -230,6 +230,7 @@ static void heavy_head(void **state)
     double a = p->pipelines[0].stages[0].predicted_ms, b = p->pipelines[0].stages[1].predicted_ms;
     assert_true(fabs(a - b) <= 1.0 + 1e-9); /* one node's time: 14 and 15 */
     plan_free(p);
+    pf_fini(&f);
     graph_close(g);
 }
 

@@ -256,7 +256,7 @@ static void timing(void **state)
             struct graph *g = pf_chain(nodes, 4096);
             pf_init(&f);
             for (int32_t i = 0; i < agents; i++) {
-                char name[8];
+                char name[16];
                 snprintf(name, sizeof name, "a%d", i);
                 pf_agent(&f, name, 0.05 * (i + 1), (int64_t)1 << 30);
                 for (int32_t k = 0; k < i; k++)
