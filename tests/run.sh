@@ -89,7 +89,7 @@ integration() {
 build() {
     local werror=OFF
     [ "$1" != release ] || werror=ON
-    cmake --preset "$1" -DYOKE_WERROR=$werror >"$report/build-$1.log" 2>&1 &&
+    cmake --preset "$1" -DYOKE_TESTS=ON -DYOKE_WERROR=$werror >"$report/build-$1.log" 2>&1 &&
         cmake --build --preset "$1" -- -k 0 >>"$report/build-$1.log" 2>&1 || {
         grep -E 'error|warning|FAILED' "$report/build-$1.log" | head -n 30
         return 1
