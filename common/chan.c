@@ -10,6 +10,7 @@
 #define QUEUE_LIMIT ((size_t)8 << 20)
 #define PAYLOAD_KEEP ((size_t)64 << 10) /* a larger message's buffer is given back */
 #define MAX_IN 64                       /* streams that a peer may have open at once */
+#define MAX_OUT 32                      /* streams of a priority that we have open at once; both together: MAX_IN */
 #define BODY_IOV 5                      /* pieces of a body in one send: head frame 2 + chunk header 1 + these <= 8 */
 #define FLUSH_US 1000000
 
@@ -320,10 +321,9 @@ static yk_err consume(struct chan *c, struct yk_diag *why)
                 return err;
         }
         struct stream_in *s = c->state == RX_CHUNK ? find_in(c, c->head.stream) : NULL;
-        uint8_t *to = s ? (uint8_t *)s->sink.buf + s->got : c->payload + c->payload_have;
         size_t take = YK_MIN(c->head.len - c->payload_have, c->rx_len);
         if (take)
-            memcpy(to, c->rx + c->rx_at, take);
+            memcpy(s ? (uint8_t *)s->sink.buf + s->got : c->payload + c->payload_have, c->rx + c->rx_at, take);
         c->rx_at += take;
         c->rx_len -= take;
         c->payload_have += take;
@@ -433,11 +433,15 @@ static void on_tx(void *arg, yk_err err, size_t bytes)
         tx_go(c);
 }
 
+/* Streams beyond MAX_OUT wait before their head: the peer would cut us off for more than it keeps. */
 static struct stream_out *next_stream(struct chan *c)
 {
     struct stream_out *best = NULL;
+    int open[2] = {0};
     for (struct stream_out *s = c->streams; s; s = s->next)
-        if (!best || s->prio > best->prio)
+        open[s->prio] += s->head.len == 0;
+    for (struct stream_out *s = c->streams; s; s = s->next)
+        if ((!best || s->prio > best->prio) && (s->head.len == 0 || open[s->prio] < MAX_OUT))
             best = s;
     return best;
 }

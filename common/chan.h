@@ -7,7 +7,8 @@
  * the receiver gave when it saw the head: nothing is allocated because a peer said so. Messages go before chunks;
  * streams of higher priority before lower; equal priorities take turns by chunk. Order: messages are in order; the
  * chunks of a stream are in order; a stream completes before its `done` fires; streams of equal priority begin in
- * order. One thread: the loop. */
+ * order. At most 64 streams are open at once each way; what is queued beyond 32 of a priority waits before its head.
+ * One thread: the loop. */
 #ifndef YK_CHAN_H
 #define YK_CHAN_H
 
@@ -40,8 +41,8 @@ struct chan_on {
 /* Takes conn. Starts receiving at once; callbacks run on the loop, never from inside a chan_ call. */
 struct chan *chan_open(struct net_conn *conn, const struct chan_on *on, void *arg);
 void chan_set(struct chan *c, const struct chan_on *on, void *arg); /* hand over after the hello */
-void chan_trust(
-    struct chan *c); /* raises the message limit, in and out, from WIRE_CONTROL_LIMIT to WIRE_MESSAGE_LIMIT */
+/* Raises the message limit, in and out, from WIRE_CONTROL_LIMIT to WIRE_MESSAGE_LIMIT. */
+void chan_trust(struct chan *c);
 
 /* Queues a message. YK_LIMIT if it encodes to more than the peer takes (see chan_trust), YK_CLOSED after the end,
  * YK_BUSY if more than 8 MiB of messages wait (a peer that does not read). */

@@ -413,6 +413,43 @@ static void the_order_on_the_wire(void **state)
     }
 }
 
+/* A peer keeps 64 streams; more wait at the sender, and those of BULK do not keep DATA from beginning. */
+static void more_streams_than_a_peer_keeps(void **state)
+{
+    struct body out[78], urgent;
+    (void)state;
+    net_mem_set_link(net, "b", 100, 1e7);
+    to_chan(&a);
+    to_chan(&b);
+    for (int i = 0; i < 78; i++) {
+        fill(&out[i], &a, 300000, (uint64_t)i);
+        assert_int_equal(stream(&a, CHAN_BULK, &out[i]), YK_OK);
+    }
+    for (int ms = 0; ms < 1000; ms++) { /* ten megabytes: every open stream has sent a chunk */
+        net_mem_run_for(net, 1000);
+        assert_true(b.n_sinks_open <= 32);
+    }
+    assert_in_range(b.n_streams, 32, 77);
+    fill(&urgent, &a, 300000, 99);
+    assert_int_equal(stream(&a, CHAN_DATA, &urgent), YK_OK);
+    net_mem_run_for(net, 200000);
+    assert_int_equal(urgent.done, 1);
+    run();
+    assert_int_equal(b.n_closed, 0);
+    assert_int_equal(b.n_streams, 79);
+    int whole = 0;
+    for (int k = 0; k < b.n_streams; k++)
+        for (int i = 0; i < 78 && b.in[k].err == YK_OK; i++)
+            whole += memcmp(b.in[k].data, out[i].data, 300000) == 0;
+    assert_int_equal(whole, 78);
+    for (int i = 0; i < 78; i++) {
+        assert_int_equal(out[i].done, 1);
+        assert_int_equal(out[i].err, YK_OK);
+        free(out[i].data);
+    }
+    free(urgent.data);
+}
+
 static void a_message_may_be_taken_and_the_callbacks_handed_over(void **state)
 {
     struct side other = {.net = net};
@@ -777,6 +814,7 @@ int main(void)
         TEST(a_body_may_be_in_many_pieces),
         TEST(bytes_may_come_one_by_one),
         TEST(the_order_on_the_wire),
+        TEST(more_streams_than_a_peer_keeps),
         TEST(a_message_may_be_taken_and_the_callbacks_handed_over),
         TEST(messages_of_a_newer_minor_are_passed_over),
         cmocka_unit_test(bad_frames_cut_off),
