@@ -1,5 +1,6 @@
 #include "scheduler/blob.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -7,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 struct file {
@@ -272,4 +274,22 @@ out:
         close(fd);
     free(path);
     return err;
+}
+
+void blobs_sweep(const struct blobs *b, int64_t part_s, int64_t output_s)
+{
+    DIR *d = opendir(b->dir);
+    int64_t now = (int64_t)time(NULL);
+    if (!d)
+        return;
+    for (struct dirent *e = readdir(d); e; e = readdir(d)) {
+        size_t n = strlen(e->d_name);
+        struct stat st;
+        bool part = n > 5 && strcmp(e->d_name + n - 5, ".part") == 0;
+        bool output = strncmp(e->d_name, "job-", 4) == 0 && n > 4 && strcmp(e->d_name + n - 4, ".npy") == 0;
+        if ((part || output) && fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+            now - (int64_t)st.st_mtime > (part ? part_s : output_s))
+            unlinkat(dirfd(d), e->d_name, 0);
+    }
+    closedir(d);
 }

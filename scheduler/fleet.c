@@ -11,6 +11,7 @@
 
 #define HELLO_US 10000000
 #define SAVE_EVERY_US 5000000
+#define MAX_AGENTS 4096
 
 /* A connection that has not said hello yet. */
 struct fleet_guest {
@@ -81,6 +82,14 @@ void fleet_save(struct fleet_agent *a)
         .charging = a->charging,
         .emulated = a->emulated};
     store_put_agent(a->fleet->config.store, &row);
+}
+
+static void agent_free(struct fleet_agent *a)
+{
+    for (int i = 0; i < a->n_urls; i++)
+        free(a->urls[i]);
+    free(a->urls);
+    free(a);
 }
 
 /* ---- leaving ---- */
@@ -187,7 +196,10 @@ static void unique_name(struct fleet *f, struct fleet_agent *self, const char *w
         snprintf(clean, sizeof clean, "agent-%.8s", self->id);
     for (int k = 1;; k++) {
         bool taken = false;
-        snprintf(self->name, sizeof self->name, k > 1 ? "%s-%d" : "%s", clean, k);
+        if (k < 10)
+            snprintf(self->name, sizeof self->name, k > 1 ? "%s-%d" : "%s", clean, k);
+        else
+            snprintf(self->name, sizeof self->name, "%.16s-%s-%d", clean, self->id, k);
         for (struct fleet_agent *a = f->agents; a; a = a->next)
             taken = taken || (a != self && strcmp(a->name, self->name) == 0);
         if (!taken)
@@ -210,6 +222,25 @@ static bool valid_id(const char *id)
     return yk_unhex(id, sizeof bytes, bytes);
 }
 
+/* Identities are free for anybody who can connect: those that are away are forgotten when there are too many. */
+static bool make_room(struct fleet *f)
+{
+    struct fleet_agent **oldest = NULL;
+    int n = 0;
+    for (struct fleet_agent **p = &f->agents; *p; p = &(*p)->next, n++)
+        if ((*p)->state == FLEET_AWAY && !(*p)->loaded && (!oldest || (*p)->last_seen_us < (*oldest)->last_seen_us))
+            oldest = p;
+    if (n < MAX_AGENTS)
+        return true;
+    if (!oldest)
+        return false;
+    struct fleet_agent *a = *oldest;
+    *oldest = a->next;
+    fleet_link_forget(f, a);
+    agent_free(a);
+    return true;
+}
+
 static void join_control(struct fleet *f, struct chan *c, const struct wire_hello *h)
 {
     struct fleet_agent *a = NULL;
@@ -218,6 +249,10 @@ static void join_control(struct fleet *f, struct chan *c, const struct wire_hell
             a = k;
     if (a && a->state == FLEET_ALIVE)
         lose(a, "joined again on another connection");
+    if (!a && !make_room(f)) {
+        refuse(c, "LIMIT", "this yoked knows as many agents as it can");
+        return;
+    }
     if (!a) {
         a = yk_xalloc(sizeof *a);
         a->fleet = f;
@@ -469,10 +504,7 @@ void fleet_close(struct fleet *f)
         f->agents = a->next;
         chan_close(a->control, false);
         chan_close(a->blob, false);
-        for (int i = 0; i < a->n_urls; i++)
-            free(a->urls[i]);
-        free(a->urls);
-        free(a);
+        agent_free(a);
     }
     fleet_probe_fini(f);
     fleet_profile_fini(f);

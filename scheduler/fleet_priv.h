@@ -32,6 +32,7 @@ struct fleet {
 void fleet_probe_next(struct fleet *f); /* starts a probe if one is due and nothing is disturbed */
 void fleet_probe_result(struct fleet *f, struct fleet_agent *a, const struct wire_probe_result *r);
 void fleet_probe_forget(struct fleet *f, struct fleet_agent *a); /* it is away: its probe ends, its links are stale */
+void fleet_link_forget(struct fleet *f, const struct fleet_agent *a); /* all from and to it */
 void fleet_probe_fini(struct fleet *f);
 struct fleet_link *fleet_link_find(struct fleet *f, const char *from, const char *to);
 

@@ -132,7 +132,7 @@ void fleet_probe_next(struct fleet *f)
     if (f->in_minute >= PER_MINUTE)
         return;
     for (struct fleet_agent *a = f->agents; a; a = a->next)
-        for (struct fleet_agent *b = a->next; b; b = b->next) {
+        for (struct fleet_agent *b = a->state == FLEET_ALIVE ? a->next : NULL; b; b = b->next) {
             if (a->state != FLEET_ALIVE || b->state != FLEET_ALIVE || !due(f, a, b))
                 continue;
             struct fleet_agent *dialler = b->n_urls ? a : b, *peer = b->n_urls ? b : a;
@@ -180,7 +180,7 @@ bool fleet_links_ready(struct fleet *f)
 {
     bool ready = true;
     for (struct fleet_agent *a = f->agents; a; a = a->next)
-        for (struct fleet_agent *b = a->next; b; b = b->next)
+        for (struct fleet_agent *b = a->state == FLEET_ALIVE ? a->next : NULL; b; b = b->next)
             if (a->state == FLEET_ALIVE && b->state == FLEET_ALIVE && !tried(f, a, b))
                 ready = false;
     if (!ready)
@@ -192,6 +192,19 @@ void fleet_probe_forget(struct fleet *f, struct fleet_agent *a)
 {
     if (f->probe.id && (strcmp(a->id, f->probe.from) == 0 || strcmp(a->id, f->probe.to) == 0))
         probe_over(f);
+}
+
+void fleet_link_forget(struct fleet *f, const struct fleet_agent *a)
+{
+    for (struct fleet_link **at = &f->links; *at;) {
+        struct fleet_link *l = *at;
+        if (strcmp(l->from, a->id) != 0 && strcmp(l->to, a->id) != 0) {
+            at = &l->next;
+            continue;
+        }
+        *at = l->next;
+        free(l);
+    }
 }
 
 void fleet_probe_fini(struct fleet *f)

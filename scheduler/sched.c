@@ -10,6 +10,9 @@
 #include <unistd.h>
 
 #define TICK_US 100000
+#define SWEEP_EVERY_US ((int64_t)3600 * 1000000)
+#define PART_S ((int64_t)24 * 3600)
+#define OUTPUT_S ((int64_t)30 * 24 * 3600) /* as long as the rows of jobs stay */
 
 const char *sched_url(const struct sched *s)
 {
@@ -449,9 +452,18 @@ static void on_store_error(void *arg, int64_t job, yk_err err, const char *text)
         jobs_fail(s, j, "%s", text);
 }
 
+static void sweep_run(void *arg)
+{
+    blobs_sweep(((struct sched *)arg)->blobs, PART_S, OUTPUT_S);
+}
+
 static void on_tick(void *arg)
 {
     struct sched *s = arg;
+    if (net_now_us(s->net) >= s->sweep_us) {
+        s->sweep_us = net_now_us(s->net) + SWEEP_EVERY_US;
+        worker_post(s->solver, sweep_run, NULL, s);
+    }
     s->tick = net_timer(s->net, TICK_US, on_tick, s);
     planning_step(s);
     jobs_tick(s);

@@ -56,7 +56,7 @@ struct sched {
     struct sched_waiter *waiters;
     struct net_timer *tick;
     int64_t next_job, next_plan, next_model, next_event, next_generation;
-    int64_t opened_us;
+    int64_t opened_us, sweep_us; /* sweep_us: when files that nobody wants are removed next */
     bool closing;
 };
 

@@ -136,7 +136,7 @@ CREATE TABLE jobs (
 CREATE INDEX jobs_state ON jobs (state);
 
 CREATE TABLE job_events (
-  id INTEGER PRIMARY KEY,
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
   job INTEGER NOT NULL,
   at_ms INTEGER NOT NULL,
   kind TEXT NOT NULL,
@@ -145,7 +145,7 @@ CREATE TABLE job_events (
 CREATE INDEX job_events_job ON job_events (job, id);
 
 CREATE TABLE plans (
-  id INTEGER PRIMARY KEY,
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
   job INTEGER,
   model TEXT NOT NULL,
   graph_hash TEXT NOT NULL,

@@ -181,12 +181,13 @@ static sqlite3_stmt *statement(struct store *s, int which)
 }
 
 /* Removes what is too old or too much from the history tables. */
-static void trim(struct store *s)
+static void trim(void *arg)
 {
+    struct store *s = arg;
     int64_t days = s->config.history_days ? s->config.history_days : 30;
     int64_t rows = s->config.history_rows ? s->config.history_rows : 200000;
     int64_t before = ((int64_t)time(NULL) - days * 86400) * 1000;
-    for (int which = STORE_SQL_TRIM_EVENTS; which <= STORE_SQL_TRIM_JOBS; which++) {
+    for (int which = STORE_SQL_TRIM_EVENTS; which <= STORE_SQL_TRIM_PROFILES; which++) {
         sqlite3_stmt *st = statement(s, which);
         if (!st)
             continue;
@@ -212,12 +213,14 @@ static void run_rows(struct work *w)
         sqlite3_reset(st);
         code = code == SQLITE_DONE ? SQLITE_OK : code;
     }
+    if (st && many && code == SQLITE_OK)
+        code = sqlite3_exec(s->db, "COMMIT", NULL, NULL, NULL);
     if (code != SQLITE_OK) {
         w->err = store_error(code);
         snprintf(w->text, sizeof w->text, "database %s: %s", s->config.path, sqlite3_errmsg(s->db));
     }
-    if (st && many)
-        sqlite3_exec(s->db, code == SQLITE_OK ? "COMMIT" : "ROLLBACK", NULL, NULL, NULL);
+    if (many && !sqlite3_get_autocommit(s->db))
+        sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
     bool history = w->stmt == STORE_SQL_EVENT || w->stmt == STORE_SQL_STAGE_TIME || w->stmt == STORE_SQL_JOB;
     if (history && ++s->history_writes % TRIM_EVERY == 0)
         trim(s);
@@ -647,11 +650,13 @@ yk_err store_open(const struct store_config *c, struct store **out, struct yk_di
         err = open_db(s, why);
     if (!err)
         err = worker_open(c->net, "store", c->threaded, &s->worker, why);
-    if (err)
+    if (err) {
         store_close(s);
-    else
-        *out = s;
-    return err;
+        return err;
+    }
+    worker_post(s->worker, trim, NULL, s);
+    *out = s;
+    return YK_OK;
 }
 
 void store_close(struct store *s)

@@ -150,10 +150,14 @@ void store_plan_of(struct store *s, int64_t job, store_on_json fn, void *arg)
 
 int64_t store_last_id(struct store *s, const char *table)
 {
-    char sql[128];
+    char sql[256];
     sqlite3_stmt *st = NULL;
     int64_t id = 0;
-    snprintf(sql, sizeof sql, "SELECT max(id) FROM %.40s", table);
+    /* Rows of history go, their numbers are not given again. */
+    snprintf(sql, sizeof sql,
+        "SELECT max(coalesce((SELECT max(id) FROM %.40s), 0), "
+        "coalesce((SELECT seq FROM sqlite_sequence WHERE name = '%.40s'), 0))",
+        table, table);
     if (sqlite3_prepare_v2(s->reader, sql, -1, &st, NULL) == SQLITE_OK && sqlite3_step(st) == SQLITE_ROW)
         id = sqlite3_column_int64(st, 0);
     sqlite3_finalize(st);

@@ -42,7 +42,12 @@
                    "id <= (SELECT max(id) FROM plans) - ?2)") \
     X(TRIM_PLANS, "DELETE FROM plans WHERE created_ms < ?1 OR id <= (SELECT max(id) FROM plans) - ?2") \
     X(TRIM_JOBS, "DELETE FROM jobs WHERE state IN ('done', 'failed', 'canceled') AND (ended_ms < ?1 OR " \
-                 "id <= (SELECT max(id) FROM jobs) - ?2)")
+                 "id <= (SELECT max(id) FROM jobs) - ?2)") \
+    X(TRIM_AGENTS, "DELETE FROM agents WHERE state = 'away' AND (last_seen_ms < ?1 OR (SELECT count(*) FROM agents) > ?2)") \
+    X(TRIM_LINKS, "DELETE FROM links WHERE from_agent NOT IN (SELECT id FROM agents) OR " \
+                  "to_agent NOT IN (SELECT id FROM agents)") \
+    X(TRIM_PROFILES, "DELETE FROM profiles WHERE agent NOT IN (SELECT id FROM agents) OR " \
+                     "graph_hash NOT IN (SELECT graph_hash FROM models)")
 /* clang-format on */
 
 enum store_sql {

@@ -1,4 +1,5 @@
 /* Content by SHA-256: uploads in parts that can be resumed, slices of files, and names that cannot escape. */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -228,6 +229,34 @@ static void names_are_hashes(void **state)
     }
 }
 
+/* What nobody went on with goes, also outputs of long ago; content stays. */
+static void sweep(void **state)
+{
+    struct here *h = *state;
+    char hash[HASH_HEX_SIZE], path[256];
+    bool complete;
+    uint8_t *data = content(3000, hash);
+    static const char *const names[] = {"job-1.npy", "job-2.npy", "keep.weights", "old.part"};
+    struct timespec long_ago[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
+    assert_int_equal(blob_part_write(h->b, hash, 0, 3000, data, 1000, &complete, NULL), YK_OK);
+    for (size_t i = 0; i < YK_COUNT(names); i++) {
+        snprintf(path, sizeof(path), "%s/%s", h->blobs_dir, names[i]);
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        fclose(f);
+        if (i != 1)
+            assert_int_equal(utimensat(AT_FDCWD, path, long_ago, 0), 0);
+    }
+    blobs_sweep(h->b, 3600, 3600);
+    static const bool stays[] = {false, true, true, false};
+    for (size_t i = 0; i < YK_COUNT(names); i++) {
+        snprintf(path, sizeof(path), "%s/%s", h->blobs_dir, names[i]);
+        assert_int_equal(access(path, F_OK) == 0, stays[i]);
+    }
+    assert_int_equal(blob_part_have(h->b, hash), 1000);
+    free(data);
+}
+
 static void no_permission(void **state)
 {
     struct here *h = *state;
@@ -256,6 +285,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(slices, setup, teardown),
         cmocka_unit_test_setup_teardown(lost_or_short_file, setup, teardown),
         cmocka_unit_test_setup_teardown(names_are_hashes, setup, teardown),
+        cmocka_unit_test_setup_teardown(sweep, setup, teardown),
         cmocka_unit_test_setup_teardown(no_permission, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -373,6 +373,26 @@ static void held_connections(void **state)
     free(s);
 }
 
+/* Somebody joins under ever new identities: what is remembered of them is bounded. */
+static void identities_without_end(void **state)
+{
+    struct here *h = *state;
+    fake_start(&h->b);
+    run_ms(h, 100);
+    for (int i = 0; i < 4300; i++) {
+        snprintf(h->a.id, sizeof(h->a.id), "%032x", i + 1);
+        fake_start(&h->a);
+        run_ms(h, 2);
+        fake_kill(&h->a);
+        run_ms(h, 1);
+    }
+    int n = 0;
+    for (struct fleet_agent *a = fleet_first(h->fleet); a; a = a->next)
+        n++;
+    assert_int_equal(n, 4096);
+    assert_int_equal(agent_of(h, "phone")->state, FLEET_ALIVE);
+}
+
 /* ---- links ---- */
 
 static const struct view_link *link_of(const struct view *v, const char *from, const char *to)
@@ -548,6 +568,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(strangers, setup, teardown),
         cmocka_unit_test_setup_teardown(connect_and_vanish, setup, teardown),
         cmocka_unit_test_setup_teardown(held_connections, setup, teardown),
+        cmocka_unit_test_setup_teardown(identities_without_end, setup, teardown),
         cmocka_unit_test_setup_teardown(probes_every_pair_once, setup, teardown),
         cmocka_unit_test_setup_teardown(half_duplex_shares_its_medium, setup, teardown),
         cmocka_unit_test_setup_teardown(stalled_probe, setup, teardown),

@@ -529,6 +529,28 @@ static void history_is_bounded(void **state)
     assert_int_equal(h->errors, 0);
 }
 
+/* Rows of history go, their numbers do not come again: an old client's number never means another job. */
+static void numbers_are_not_given_again(void **state)
+{
+    struct here *h = *state;
+    struct store_job j = job(41, "done");
+    j.ended_ms = j.created_ms; /* in 2023 */
+    store_put_job(h->s, &j);
+    store_put_event(h->s, 17, 41, j.created_ms, "state", "x");
+    settle(h);
+    again(h);
+    settle(h);
+    char text[64];
+    outside(h, "SELECT count(*) FROM jobs", text, sizeof(text));
+    assert_string_equal(text, "0");
+    outside(h, "SELECT count(*) FROM job_events", text, sizeof(text));
+    assert_string_equal(text, "0");
+    assert_int_equal(store_last_id(h->s, "jobs"), 41);
+    assert_int_equal(store_last_id(h->s, "job_events"), 17);
+    assert_int_equal(store_last_id(h->s, "plans"), 0);
+    assert_int_equal(store_last_id(h->s, "models"), 0);
+}
+
 static void file_slots(void **state)
 {
     struct here *h = *state;
@@ -645,6 +667,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(plans_and_accuracy, setup, teardown),
         cmocka_unit_test_setup_teardown(profiles, setup, teardown),
         cmocka_unit_test_setup_teardown(history_is_bounded, setup, teardown),
+        cmocka_unit_test_setup_teardown(numbers_are_not_given_again, setup, teardown),
         cmocka_unit_test_setup_teardown(file_slots, setup, teardown),
         cmocka_unit_test_setup_teardown(full_disk, setup, teardown),
         cmocka_unit_test_setup_teardown(log_is_bounded, setup, teardown),
