@@ -23,22 +23,23 @@ struct http_request {
 };
 
 struct http_on {
-    /* The headers are complete. Answer now to refuse (http_reply), or set the limit of the body (413 beyond). */
+    /* The headers are complete. Answer now to refuse (http_reply; the connection is closed after it), or set the limit
+     * of the body (1 MiB before; 413 beyond). */
     void (*headers)(void *arg, struct http_request *r, size_t *max_body);
     /* The body is there too. Call http_reply once, now or later. */
     void (*request)(void *arg, struct http_request *r);
-    /* The client went before the reply: forget r, which is gone when this returns. */
+    /* The client went (or closed its sending side) before the reply: forget r, which is gone when this returns. */
     void (*vanished)(void *arg, struct http_request *r);
 };
 
 struct http_limits {     /* 0: the default in brackets */
     int64_t header_ms;   /* [10000] from the first byte to the end of the headers */
-    int64_t body_ms;     /* [30000] without a byte of the body, or without progress of a reply */
+    int64_t body_ms;     /* [30000] without a byte of the body (4 KiB/s on the whole), or without progress of a reply */
     int64_t idle_ms;     /* [60000] between requests */
-    int max_connections; /* [256]; one more gets 503 */
+    int max_connections; /* [256]; more get 503 and are closed */
 };
 
-/* url: "http://127.0.0.1:7711"; port 0 picks one. */
+/* url: "http://127.0.0.1:7711"; port 0 picks one. "mem://NAME" on the net in memory. */
 yk_err http_server_open(struct net *net, const char *url, const struct http_on *on, void *arg,
     const struct http_limits *limits, struct http_server **out, struct yk_diag *why);
 const char *http_server_url(const struct http_server *s);
@@ -71,11 +72,12 @@ struct http_answer {
     struct yk_buf body;       /* yk_buf_free */
 };
 
-/* url: "http://127.0.0.1:7711". One connection, kept alive between calls. */
+/* url: "http://127.0.0.1:7711" or "mem://NAME". One connection, kept alive between calls. */
 yk_err http_client_open(struct net *net, const char *url, struct http_client **out, struct yk_diag *why);
 void http_client_close(struct http_client *c); /* NULL allowed */
 /* One call after another. Blocks by running the loop until there is an answer, the limit is passed or the time is over.
- */
+ * A call that a kept connection loses before any answer is repeated once on a new one, if to do it twice is to do it
+ * once; POST gets a new connection from the start. */
 yk_err http_client_call(struct http_client *c, const char *method, const char *path, const char *content_type,
     const void *body, size_t len, size_t answer_limit, int64_t timeout_ms, struct http_answer *out,
     struct yk_diag *why);

@@ -1,58 +1,24 @@
-#include "common/http.h"
+/* The server: the life of its connections, bodies, deadlines and replies.
+ *
+ * A connection goes through: waiting for a request (idle_ms), its head (header_ms), its body (body_ms between bytes,
+ * and BODY_BYTES_PER_S on the whole), with the handler (no deadline here: the handler has its own), the reply (body_ms
+ * between chunks). After a refusal what still comes is thrown away for a second, so that the client can read why;
+ * closing at once would reset the connection under the answer. */
+#include "common/http_conn.h"
 
 #include "common/json.h"
+#include "common/metrics.h"
 
-#include <ctype.h>
-#include <http_parser.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
-#define HEADER_LIMIT ((size_t)16 << 10)
-#define MAX_HEADERS 64
-#define READ_BYTES ((size_t)16 << 10)
 #define DEFAULT_BODY ((size_t)1 << 20)
-
-struct pair {
-    size_t name, value; /* offsets into text */
-};
-
-struct connection {
-    struct http_request request; /* first: http_reply gets this back */
-    struct http_server *server;
-    struct connection *next, **link;
-    struct net_conn *conn;
-    struct net_timer *timer;
-    http_parser parser;
-    char peer[80];
-
-    uint8_t rx[READ_BYTES];
-    size_t rx_at, rx_len;
-    bool receiving;
-
-    struct yk_buf text; /* url and headers of the request, NUL-ended pieces */
-    struct pair headers[MAX_HEADERS];
-    int n_headers;
-    size_t url_len, header_bytes;
-    enum { AT_NOTHING, AT_NAME, AT_VALUE } at;
-    struct yk_buf body;
-    size_t max_body;
-    bool started;  /* a byte of a request came */
-    bool complete; /* it is with the handler */
-    bool replied, close_after;
-    int refuse_status; /* found while parsing; answered when the parser returns */
-    char refuse_text[200];
-
-    struct yk_buf reply_head;
-    struct yk_buf reply_body;
-    const void *borrowed;
-    size_t reply_len, reply_at;
-    net_fn release;
-    void *release_arg;
-    bool sending, dead;
-    int busy;
-};
+#define BODY_BYTES_PER_S 4096 /* a body that comes slower than this on the whole is cut off */
+#define LINGER_MS 1000        /* for a client to read its refusal before the connection is reset under it */
+#define LINGER_BYTES ((size_t)64 << 20)
+#define REFUSED_AT_ONCE 64 /* connections over the limit that get an answer before they are closed */
+#define REPLY_CHUNK ((size_t)256 << 10)
 
 struct http_server {
     struct net *net;
@@ -60,17 +26,19 @@ struct http_server {
     const struct http_on *on;
     void *arg;
     struct http_limits limits;
-    struct connection *connections;
+    struct http_conn *connections;
     int n;
     char url[128];
 };
 
-static void read_more(struct connection *c);
-static void parse(struct connection *c);
+static void read_more(struct http_conn *c);
+static void parse(struct http_conn *c);
+static void reply_go(struct http_conn *c, bool first);
+static void refuse(struct http_conn *c);
 
 /* ---- life of a connection ---- */
 
-static void drop_reply(struct connection *c)
+static void drop_reply(struct http_conn *c)
 {
     if (c->release)
         c->release(c->release_arg);
@@ -80,7 +48,7 @@ static void drop_reply(struct connection *c)
     yk_buf_free(&c->reply_body);
 }
 
-static void end_connection(struct connection *c)
+static void end_connection(struct http_conn *c)
 {
     if (c->dead)
         return;
@@ -103,7 +71,7 @@ static void end_connection(struct connection *c)
     }
 }
 
-static void leave(struct connection *c)
+static void leave(struct http_conn *c)
 {
     if (--c->busy == 0 && c->dead) {
         yk_buf_free(&c->text);
@@ -114,163 +82,117 @@ static void leave(struct connection *c)
 
 static void on_deadline(void *arg)
 {
-    struct connection *c = arg;
+    struct http_conn *c = arg;
     c->timer = NULL;
     if (c->started && !c->complete && !c->replied) {
-        c->close_after = true;
         c->busy++;
-        http_reply_error(&c->request, 408, "TIMEOUT", "the request did not arrive in time");
+        http_conn_refuse(c, 408, "the %s did not arrive in time", c->head_done ? "body" : "request");
+        refuse(c);
         leave(c);
         return;
     }
     end_connection(c);
 }
 
-static void set_deadline(struct connection *c, int64_t ms)
+static void set_deadline(struct http_conn *c, int64_t ms)
 {
     net_timer_cancel(c->timer);
     c->timer = ms > 0 ? net_timer(c->server->net, ms * 1000, on_deadline, c) : NULL;
 }
 
-static void next_request(struct connection *c)
+static void next_request(struct http_conn *c)
 {
     drop_reply(c);
-    yk_buf_free(&c->text);
-    yk_buf_free(&c->body);
-    c->n_headers = 0;
-    c->url_len = c->header_bytes = 0;
-    c->at = AT_NOTHING;
-    c->started = c->complete = c->replied = false;
-    c->refuse_status = 0;
-    c->max_body = DEFAULT_BODY;
-    c->request = (struct http_request){.peer = c->peer, .method = "", .path = "", .query = ""};
+    http_conn_begin(c);
     set_deadline(c, c->server->limits.idle_ms);
 }
 
-/* ---- parsing ---- */
+/* ---- requests ---- */
 
-static int refuse(struct connection *c, int status, const char *text)
+static const char *refusal_name(int status)
 {
-    if (!c->refuse_status) {
-        c->refuse_status = status;
-        snprintf(c->refuse_text, sizeof c->refuse_text, "%s", text);
+    switch (status) {
+    case 408:
+        return "TIMEOUT";
+    case 411:
+    case 417:
+        return "UNSUPPORTED";
+    case 413:
+    case 431:
+        return "LIMIT";
+    case 500:
+        return "NOMEM";
+    case 505:
+        return "VERSION";
+    default:
+        return "FORMAT";
     }
-    return -1;
 }
 
-static int more_header(struct connection *c, const char *at, size_t len)
+static void refuse(struct http_conn *c)
 {
-    c->header_bytes += len;
-    if (c->header_bytes > HEADER_LIMIT)
-        return refuse(c, 431, "headers over the limit of 16384 bytes");
-    if (memchr(at, 0, len))
-        return refuse(c, 400, "a NUL byte in the headers");
-    yk_buf_add(&c->text, at, len);
-    return c->text.failed ? refuse(c, 500, "no memory") : 0;
+    c->close_after = true;
+    http_reply_error(&c->request, c->refuse_status, refusal_name(c->refuse_status), "%s", c->refuse_text);
 }
 
-static int on_url(http_parser *p, const char *at, size_t len)
+static void on_continue_sent(void *arg, yk_err err, size_t n)
 {
-    struct connection *c = p->data;
-    c->url_len += len;
-    return more_header(c, at, len);
+    struct http_conn *c = arg;
+    (void)n;
+    c->sending = false;
+    if (err)
+        end_connection(c);
+    else if (c->reply_waits)
+        reply_go(c, true);
 }
 
-static int on_header_field(http_parser *p, const char *at, size_t len)
+static void body_deadline(struct http_conn *c)
 {
-    struct connection *c = p->data;
-    if (c->at != AT_NAME) {
-        if (c->n_headers == MAX_HEADERS)
-            return refuse(c, 431, "more than 64 headers");
-        yk_buf_add(&c->text, "", 1);
-        c->headers[c->n_headers++] = (struct pair){c->text.len, 0};
-        c->at = AT_NAME;
+    int64_t left_ms = (c->body_by_us - net_now_us(c->server->net)) / 1000;
+    set_deadline(c, YK_MAX(YK_MIN(c->server->limits.body_ms, left_ms), (int64_t)1));
+}
+
+/* The head is whole: the caller's checks, then the limit of the body. */
+static void begin_body(struct http_conn *c)
+{
+    size_t max_body = DEFAULT_BODY;
+    bool keep = !c->close_after;
+    c->close_after = true; /* if it is refused now */
+    c->server->on->headers(c->server->arg, &c->request, &max_body);
+    if (c->dead || c->replied)
+        return;
+    c->close_after = !keep;
+    if ((uint64_t)c->request.content_length > max_body) {
+        http_conn_refuse(
+            c, 413, "a body of %lld bytes; the limit here is %zu", (long long)c->request.content_length, max_body);
+        return;
     }
-    return more_header(c, at, len);
-}
-
-static int on_header_value(http_parser *p, const char *at, size_t len)
-{
-    struct connection *c = p->data;
-    if (c->at != AT_VALUE) {
-        yk_buf_add(&c->text, "", 1);
-        c->headers[c->n_headers - 1].value = c->text.len;
-        c->at = AT_VALUE;
+    c->body_left = (size_t)c->request.content_length;
+    c->body_by_us = net_now_us(c->server->net) + c->server->limits.body_ms * 1000 +
+                    (int64_t)c->body_left * (1000000 / BODY_BYTES_PER_S);
+    body_deadline(c);
+    if (c->body_left && !c->rx_len && !c->sending && http_header(&c->request, "Expect")) {
+        static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
+        c->sending = true;
+        net_send(c->conn, &(struct net_iov){go_on, sizeof go_on - 1}, 1, on_continue_sent, c);
     }
-    return more_header(c, at, len);
 }
 
-static int on_headers_complete(http_parser *p)
+static void take_body(struct http_conn *c)
 {
-    struct connection *c = p->data;
-    yk_buf_add(&c->text, "", 1);
-    if (c->text.failed)
-        return refuse(c, 500, "no memory");
-    char *url = (char *)c->text.data;
-    if (c->n_headers == 0)
-        url[c->url_len] = '\0';
-    c->request.method = http_method_str((enum http_method)p->method);
-    c->request.path = url;
-    char *question = strchr(url, '?');
-    if (question) {
-        *question = '\0';
-        c->request.query = question + 1;
-    }
-    if (p->http_major != 1 || p->http_minor > 1)
-        return refuse(c, 505, "HTTP/1.0 and 1.1 only");
-    if (p->upgrade || p->method == HTTP_CONNECT)
-        return refuse(c, 400, "no upgrade and no CONNECT here");
-    if (url[0] != '/')
-        return refuse(c, 400, "the request target must be a path");
-    if (http_header(&c->request, "Transfer-Encoding"))
-        return refuse(c, 411, "send a Content-Length; Transfer-Encoding is not taken");
-    if (p->http_minor == 1 && !http_header(&c->request, "Host"))
-        return refuse(c, 400, "a Host header is needed");
-    bool has_body = p->content_length != UINT64_MAX;
-    c->request.content_length = has_body && p->content_length <= INT64_MAX ? (int64_t)p->content_length : 0;
-    c->server->on->headers(c->server->arg, &c->request, &c->max_body);
-    if (c->replied || c->dead) {
-        c->close_after = true;
-        return -1;
-    }
-    if (has_body && p->content_length > c->max_body) {
-        char text[120];
-        snprintf(text, sizeof text, "a body of %llu bytes; the limit here is %zu",
-            (unsigned long long)p->content_length, c->max_body);
-        return refuse(c, 413, text);
-    }
-    set_deadline(c, c->server->limits.body_ms);
-    return 0;
+    size_t n = YK_MIN(c->body_left, c->rx_len);
+    yk_buf_add(&c->body, c->rx + c->rx_at, n); /* grows as bytes come, whatever the length said */
+    c->rx_at += n;
+    c->rx_len -= n;
+    c->body_left -= n;
+    if (c->body.failed)
+        http_conn_refuse(c, 500, "no memory for the body");
+    else if (n)
+        body_deadline(c);
 }
 
-static int on_body(http_parser *p, const char *at, size_t len)
-{
-    struct connection *c = p->data;
-    if (c->body.len + len > c->max_body)
-        return refuse(c, 413, "the body is over its limit");
-    yk_buf_add(&c->body, at, len);
-    set_deadline(c, c->server->limits.body_ms);
-    return c->body.failed ? refuse(c, 500, "no memory for the body") : 0;
-}
-
-static int on_message_complete(http_parser *p)
-{
-    struct connection *c = p->data;
-    c->complete = true;
-    c->close_after = !http_should_keep_alive(p);
-    http_parser_pause(p, 1);
-    return 0;
-}
-
-static const http_parser_settings settings = {.on_url = on_url,
-    .on_header_field = on_header_field,
-    .on_header_value = on_header_value,
-    .on_headers_complete = on_headers_complete,
-    .on_body = on_body,
-    .on_message_complete = on_message_complete};
-
-/* Runs the parser over what was read, until a request is whole. */
-static void parse(struct connection *c)
+/* Takes what was read, until a request is whole. */
+static void parse(struct http_conn *c)
 {
     c->busy++;
     while (!c->dead && !c->complete && !c->replied && c->rx_len) {
@@ -278,59 +200,64 @@ static void parse(struct connection *c)
             c->started = true;
             set_deadline(c, c->server->limits.header_ms);
         }
-        size_t used = http_parser_execute(&c->parser, &settings, (const char *)c->rx + c->rx_at, c->rx_len);
-        if (c->dead)
+        if (!c->head_done) {
+            size_t used = http_conn_head(c, c->rx + c->rx_at, c->rx_len);
+            c->rx_at += used;
+            c->rx_len -= used;
+            if (c->head_done && !c->refuse_status)
+                begin_body(c);
+        } else {
+            take_body(c);
+        }
+        if (c->dead || c->replied)
             break;
-        c->rx_at += used;
-        c->rx_len -= YK_MIN(used, c->rx_len);
-        enum http_errno e = HTTP_PARSER_ERRNO(&c->parser);
-        if (c->replied)
-            break;
-        if (c->refuse_status || (e != HPE_OK && e != HPE_PAUSED) || (c->parser.upgrade && !c->complete)) {
-            c->close_after = true;
-            c->complete = false;
-            if (c->refuse_status)
-                http_reply_error(&c->request, c->refuse_status, c->refuse_status == 500 ? "INTERNAL" : "INVAL", "%s",
-                    c->refuse_text);
-            else
-                http_reply_error(&c->request, 400, "FORMAT", "not a request: %s", http_errno_description(e));
+        if (c->refuse_status) {
+            refuse(c);
             break;
         }
-        if (c->complete) {
-            http_parser_pause(&c->parser, 0);
+        if (c->head_done && !c->body_left) {
+            c->complete = true;
             set_deadline(c, 0);
+            c->whole_us = net_now_us(c->server->net);
             c->request.body = c->body.data;
             c->request.body_len = c->body.len;
             c->server->on->request(c->server->arg, &c->request);
         }
     }
-    if (!c->dead && !c->replied && !c->complete)
-        read_more(c);
-    else if (!c->dead && c->complete && !c->replied)
-        read_more(c); /* to notice a client that goes */
+    if (!c->dead && !c->replied)
+        read_more(c); /* also while the handler has it: to notice a client that goes */
     leave(c);
 }
 
 static void on_read(void *arg, yk_err err, size_t n)
 {
-    struct connection *c = arg;
+    struct http_conn *c = arg;
     c->receiving = false;
     if (err) {
         /* What was asked and is being answered may still be wanted: half-closed clients read on. */
         if (c->replied && c->sending) {
-            c->close_after = true;
+            c->close_after = c->peer_done = true;
             return;
         }
         end_connection(c);
         return;
     }
+    if (c->lingering) { /* nothing of it is looked at */
+        c->drained += n;
+        if (c->drained > LINGER_BYTES)
+            end_connection(c);
+        else
+            read_more(c);
+        return;
+    }
     c->rx_len += n;
-    if (c->complete || c->replied)
-        return; /* pipelined: parsed after the reply */
-    parse(c);
+    if (c->complete && !c->replied)
+        read_more(c); /* pipelined, parsed after the reply; goes on to notice a client that leaves */
+    else if (!c->replied)
+        parse(c);
 }
 
-static void read_more(struct connection *c)
+static void read_more(struct http_conn *c)
 {
     if (c->receiving || c->dead)
         return;
@@ -345,26 +272,9 @@ static void read_more(struct connection *c)
 
 /* ---- replies ---- */
 
-static const char *reason(int status)
-{
-    switch (status) {
-#define X(num, name, text) \
-    case num:              \
-        return #text;
-        HTTP_STATUS_MAP(X)
-#undef X
-    default:
-        return "Unknown";
-    }
-}
-
-#define REPLY_CHUNK ((size_t)256 << 10)
-
-static void reply_go(struct connection *c, bool first);
-
 static void on_sent(void *arg, yk_err err, size_t n)
 {
-    struct connection *c = arg;
+    struct http_conn *c = arg;
     (void)n;
     c->sending = false;
     if (err) {
@@ -375,20 +285,29 @@ static void on_sent(void *arg, yk_err err, size_t n)
         reply_go(c, false);
         return;
     }
-    if (c->close_after) {
+    if (c->complete)
+        metrics_observe_us(METRIC_http_seconds, net_now_us(c->server->net) - c->whole_us);
+    if (c->close_after && (c->peer_done || (c->complete && !c->rx_len))) {
         end_connection(c);
         return;
     }
+    if (c->close_after) {
+        drop_reply(c);
+        c->lingering = true;
+        c->rx_at = c->rx_len = 0;
+        set_deadline(c, LINGER_MS);
+        read_more(c);
+        return;
+    }
     next_request(c);
-    http_parser_init(&c->parser, HTTP_REQUEST);
-    c->parser.data = c;
     parse(c);
 }
 
-static void reply_go(struct connection *c, bool first)
+static void reply_go(struct http_conn *c, bool first)
 {
     struct net_iov iov[2];
     int n = 0;
+    c->reply_waits = false;
     if (first)
         iov[n++] = (struct net_iov){c->reply_head.data, c->reply_head.len};
     size_t take = YK_MIN(c->reply_len - c->reply_at, REPLY_CHUNK);
@@ -401,25 +320,28 @@ static void reply_go(struct connection *c, bool first)
     net_send(c->conn, iov, n, on_sent, c);
 }
 
-static void reply(struct connection *c, int status, const char *content_type)
+static void reply(struct http_conn *c, int status, const char *content_type)
 {
     bool head = strcmp(c->request.method, "HEAD") == 0;
     c->replied = true;
+    metrics_add(c->complete ? METRIC_http_requests_total : METRIC_http_refused_total, 1);
     yk_buf_printf(&c->reply_head,
         "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nCache-Control: no-store\r\n"
         "X-Content-Type-Options: nosniff\r\n%s\r\n",
-        status, reason(status), content_type, c->reply_len, c->close_after ? "Connection: close\r\n" : "");
+        status, http_conn_reason(status), content_type, c->reply_len, c->close_after ? "Connection: close\r\n" : "");
     if (head)
         c->reply_at = c->reply_len;
     if (c->reply_head.failed || c->reply_body.failed)
         end_connection(c);
+    else if (c->sending)
+        c->reply_waits = true;
     else
         reply_go(c, true);
 }
 
 void http_reply(struct http_request *r, int status, const char *content_type, const void *body, size_t len)
 {
-    struct connection *c = (struct connection *)r;
+    struct http_conn *c = (struct http_conn *)r;
     yk_buf_add(&c->reply_body, body, len);
     c->reply_len = len;
     c->reply_at = 0;
@@ -429,7 +351,7 @@ void http_reply(struct http_request *r, int status, const char *content_type, co
 void http_reply_borrowed(struct http_request *r, int status, const char *content_type, const void *body, size_t len,
     net_fn release, void *arg)
 {
-    struct connection *c = (struct connection *)r;
+    struct http_conn *c = (struct http_conn *)r;
     c->borrowed = body;
     c->reply_len = len;
     c->reply_at = 0;
@@ -463,7 +385,8 @@ void http_reply_error(struct http_request *r, int status, const char *error, con
 static void on_accept(void *arg, struct net_conn *conn)
 {
     struct http_server *s = arg;
-    struct connection *c = yk_try_alloc(1, sizeof *c);
+    bool full = s->n >= s->limits.max_connections + REFUSED_AT_ONCE;
+    struct http_conn *c = full ? NULL : yk_try_alloc(1, sizeof *c);
     if (!c) {
         net_conn_close(conn);
         return;
@@ -477,8 +400,6 @@ static void on_accept(void *arg, struct net_conn *conn)
     s->connections = c;
     s->n++;
     snprintf(c->peer, sizeof c->peer, "%s", net_peer(conn));
-    http_parser_init(&c->parser, HTTP_REQUEST);
-    c->parser.data = c;
     next_request(c);
     if (s->n > s->limits.max_connections) {
         c->close_after = true;
@@ -540,107 +461,4 @@ void http_server_close(struct http_server *s)
     while (s->connections)
         end_connection(s->connections);
     free(s);
-}
-
-/* ---- asking a request ---- */
-
-const char *http_header(const struct http_request *r, const char *name)
-{
-    const struct connection *c = (const struct connection *)r;
-    for (int i = 0; i < c->n_headers; i++)
-        if (strcasecmp((const char *)c->text.data + c->headers[i].name, name) == 0)
-            return c->headers[i].value ? (const char *)c->text.data + c->headers[i].value : "";
-    return NULL;
-}
-
-static int hex_digit(char ch)
-{
-    return isdigit((unsigned char)ch)    ? ch - '0'
-           : isxdigit((unsigned char)ch) ? (tolower((unsigned char)ch) - 'a') + 10
-                                         : -1;
-}
-
-static bool decode(const char *at, size_t len, bool plus, char *out, size_t size)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < len; i++, n++) {
-        int value = (unsigned char)at[i];
-        if (at[i] == '%') {
-            if (len - i < 3)
-                return false;
-            int a = hex_digit(at[i + 1]), b = hex_digit(at[i + 2]);
-            if (a < 0 || b < 0)
-                return false;
-            value = a * 16 + b;
-            i += 2;
-        } else if (plus && at[i] == '+') {
-            value = ' ';
-        }
-        if (value == 0 || n + 1 >= size)
-            return false;
-        out[n] = (char)value;
-    }
-    out[n] = '\0';
-    return true;
-}
-
-bool http_query(const struct http_request *r, const char *key, char *out, size_t size)
-{
-    size_t len = strlen(key);
-    for (const char *at = r->query; *at;) {
-        size_t n = strcspn(at, "&");
-        if (n > len && strncmp(at, key, len) == 0 && at[len] == '=')
-            return decode(at + len + 1, n - len - 1, true, out, size);
-        at += n + (at[n] == '&');
-    }
-    return false;
-}
-
-bool http_segment(const struct http_request *r, int i, char *out, size_t size)
-{
-    const char *at = r->path;
-    for (; *at == '/'; i--) {
-        at++;
-        size_t n = strcspn(at, "/");
-        if (i == 0) {
-            if (!decode(at, n, false, out, size))
-                return false;
-            return out[0] && !strchr(out, '/') && strcmp(out, ".") != 0 && strcmp(out, "..") != 0;
-        }
-        at += n;
-    }
-    return false;
-}
-
-int http_status_of(yk_err err)
-{
-    switch (err) {
-    case YK_OK:
-        return 200;
-    case YK_INVAL:
-    case YK_FORMAT:
-    case YK_UNSUPPORTED:
-    case YK_INFEASIBLE:
-        return 400;
-    case YK_AUTH:
-        return 401;
-    case YK_PERM:
-        return 403;
-    case YK_NOTFOUND:
-        return 404;
-    case YK_EXISTS:
-    case YK_STATE:
-    case YK_STALE:
-        return 409;
-    case YK_LIMIT:
-        return 413;
-    case YK_BUSY:
-        return 503;
-    case YK_TIMEOUT:
-        return 504;
-    case YK_NOSPC:
-        return 507;
-    default:
-        return 500;
-    }
 }

@@ -18,7 +18,7 @@ MAY_INCLUDE = {
 HOMES = {
     r"event2?/|event\.h": r"common/net_nng\w*\.c",
     r"nng/": r"common/net_nng\w*\.c",
-    r"http_parser\.h": r"common/http\w*\.c",
+    r"http_parser\.h": r"common/http\w*\.[ch]",
     r"sqlite3\.h": r"scheduler/store\w*\.[ch]",
     r"msgpack": r"common/wire\w*\.c",
     r"cblas\.h|openblas": r"kernels/blas\w*\.c",
