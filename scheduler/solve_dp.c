@@ -18,22 +18,31 @@ struct label {
     double sum, top; /* top: the largest load */
 };
 
+/* Memory plans that were made lately: a full table of all stages would grow with the square of the graph. */
+#define REMEMBERED 32768
+#define WEIGHT_MOST ((int64_t)1 << 31) /* counted of one weight, so that sums stay sums */
+struct remembered {
+    int32_t p, q; /* q 0: empty */
+    int64_t bytes;
+};
+
 struct search {
     const struct cost_model *m;
     int32_t source;
     int32_t n; /* nodes */
     struct cuts cuts;
-    int32_t *uses, *use_at; /* consumers of value v: uses[use_at[v] .. use_at[v + 1]), ascending */
-    bool *is_output;        /* by value */
-    int64_t *bytes;         /* by value, in the codec of the request */
-    double *prefix;         /* [agent * (n + 1) + i]: time of the first i nodes that it can run */
-    bool *blocked;          /* [agent * (n + 1) + i]: it cannot run node i - 1 */
-    double *rest;           /* [i]: least time of nodes i.. on the best agent each */
-    double *pace;           /* [agent]: 1 over its time of all nodes that it can run; 0 if it takes no part */
-    double *work;           /* [i]: of nodes i.., the sum of the least pace[a] * time on a */
-    int64_t *memory;        /* [p * (n + 1) + q], -1 unknown */
-    int64_t *takes,
-        *large; /* [i]: bytes of the nodes before i, and the largest workspace: bounds of memory from above */
+    int32_t *uses, *use_at;    /* consumers of value v: uses[use_at[v] .. use_at[v + 1]), ascending */
+    int64_t *bytes;            /* by value, in the codec of the request */
+    int32_t *returns;          /* [i]: outputs of the graph that the nodes before i make */
+    int64_t *back;             /* [i]: their bytes */
+    double *prefix;            /* [agent * (n + 1) + i]: time of the first i nodes that it can run */
+    bool *blocked;             /* [agent * (n + 1) + i]: it cannot run node i - 1 */
+    double *rest;              /* [i]: least time of nodes i.. on the best agent each */
+    double *pace;              /* [agent]: 1 over its time of all nodes that it can run; 0 if it takes no part */
+    double *work;              /* [i]: of nodes i.., the sum of the least pace[a] * time on a */
+    struct remembered *memory; /* by a hash of (p, q) */
+    int64_t *takes, *large;    /* [i]: bytes of the nodes before i, and the largest workspace: memory from above */
+    int64_t *least;            /* [i]: weights that only one node reads, of the nodes before i: memory from below */
     uint8_t *in_stage;
     struct label *labels;
     int32_t n_labels, cap_labels;
@@ -90,7 +99,9 @@ static void index_values(struct search *s)
     enum plan_codec codec = cost_codec(s->m);
     size_t n_values = (size_t)g->n_values + 1;
     s->use_at = yk_xalloc((n_values + 1) * sizeof *s->use_at);
-    s->is_output = yk_xalloc(n_values);
+    bool *is_output = yk_xalloc(n_values);
+    s->returns = yk_xalloc(((size_t)s->n + 1) * sizeof *s->returns);
+    s->back = yk_xalloc(((size_t)s->n + 1) * sizeof *s->back);
     s->bytes = yk_xalloc(n_values * sizeof *s->bytes);
     struct use_note note = {.s = s};
     for (int32_t i = 0; i < g->n_nodes; i++)
@@ -105,7 +116,19 @@ static void index_values(struct search *s)
         node_each_use(&g->nodes[note.node], place_use, &note);
     free(note.fill);
     for (int32_t i = 0; i < g->n_outputs; i++)
-        s->is_output[g->outputs[i]] = true;
+        is_output[g->outputs[i]] = true;
+    for (int32_t i = 0; i < s->n; i++) {
+        s->returns[i + 1] = s->returns[i];
+        s->back[i + 1] = s->back[i];
+        for (int32_t k = 0; k < g->nodes[i].n_out; k++) {
+            int32_t v = g->nodes[i].out[k];
+            if (v >= 0 && is_output[v]) {
+                s->returns[i + 1]++;
+                s->back[i + 1] += s->bytes[v];
+            }
+        }
+    }
+    free(is_output);
 }
 
 static void index_times(struct search *s)
@@ -231,7 +254,6 @@ static bool transfer(struct search *s, int32_t label, int32_t from, int32_t to, 
 /* What the new stage [p, q) on agent takes from each owner, and what it gives back to the source. */
 static bool add_transfers(struct search *s, int32_t from_label, int32_t label, int32_t agent, int32_t p, int32_t q)
 {
-    const struct graph *g = s->m->graph;
     const struct cut *live = &s->cuts.at[p];
     const int8_t *owner = owners_of(s, from_label);
     int64_t by_owner[SOLVE_DP_AGENTS + 1] = {0};
@@ -244,17 +266,7 @@ static bool add_transfers(struct search *s, int32_t from_label, int32_t label, i
     for (int32_t o = 0; o <= SOLVE_DP_AGENTS; o++)
         if (any[o] && !transfer(s, label, o == 0 ? s->source : o - 1, agent, by_owner[o]))
             return false;
-    int64_t back = 0;
-    bool returns = false;
-    for (int32_t i = p; i < q; i++)
-        for (int32_t k = 0; k < g->nodes[i].n_out; k++) {
-            int32_t v = g->nodes[i].out[k];
-            if (v >= 0 && s->is_output[v]) {
-                back += s->bytes[v];
-                returns = true;
-            }
-        }
-    return !returns || transfer(s, label, agent, s->source, back);
+    return s->returns[q] == s->returns[p] || transfer(s, label, agent, s->source, s->back[q] - s->back[p]);
 }
 
 static void set_owners(struct search *s, int32_t from_label, int32_t label, int32_t agent, int32_t p, int32_t q)
@@ -277,9 +289,17 @@ static void index_memory(struct search *s)
     const struct graph *g = s->m->graph;
     s->takes = yk_xalloc(((size_t)s->n + 1) * sizeof *s->takes);
     s->large = yk_xalloc(((size_t)s->n + 1) * sizeof *s->large);
+    s->least = yk_xalloc(((size_t)s->n + 1) * sizeof *s->least);
+    s->memory = yk_xalloc(REMEMBERED * sizeof *s->memory);
     for (int32_t i = 0; i < s->n; i++) {
         const struct node *node = &g->nodes[i];
-        int64_t sum = s->m->table[i].packed_bytes;
+        int64_t sum = s->m->table[i].packed_bytes, own = 0;
+        for (int32_t k = 0; k < node->n_in; k++) {
+            int32_t v = node->in[k];
+            if (v >= 0 && g->values[v].kind == VALUE_WEIGHT && s->use_at[v + 1] - s->use_at[v] == 1)
+                own += YK_MIN(YK_MAX(g->values[v].bytes, (int64_t)0), WEIGHT_MOST);
+        }
+        s->least[i + 1] = s->least[i] + own;
         struct use_note note = {.s = s};
         note.bytes = &sum;
         node_each_use(node, add_use, &note);
@@ -298,18 +318,26 @@ static bool surely_fits(const struct search *s, int64_t limit, int32_t p, int32_
     return s->takes[q] < INT64_MAX && yk_add_i64(s->takes[q] - s->takes[p], s->large[q], &most) && most <= limit - 4096;
 }
 
+static bool never_fits(const struct search *s, int64_t limit, int32_t p, int32_t q)
+{
+    return s->least[q] - s->least[p] > limit;
+}
+
 static bool fits(struct search *s, int32_t agent, int32_t p, int32_t q)
 {
-    if (surely_fits(s, s->m->view->agents[agent].memory_bytes, p, q))
+    int64_t limit = s->m->view->agents[agent].memory_bytes;
+    if (surely_fits(s, limit, p, q))
         return true;
-    int64_t *memory = &s->memory[(size_t)p * ((size_t)s->n + 1) + (size_t)q];
-    if (*memory < 0) {
+    struct remembered *r = &s->memory[((uint32_t)p * 2654435761u ^ (uint32_t)q * 40503u) % REMEMBERED];
+    if (r->q != q || r->p != p) {
         memset(s->in_stage, 0, (size_t)s->n);
         memset(s->in_stage + p, 1, (size_t)(q - p));
-        if (cost_memory(s->m, s->in_stage, 1, memory, NULL) != YK_OK)
-            *memory = INT64_MAX;
+        *r = (struct remembered){p, q, INT64_MAX};
+        if (cost_memory(s->m, s->in_stage, 1, &r->bytes, NULL) != YK_OK)
+            r->bytes = INT64_MAX;
+        s->effort += s->n / 2;
     }
-    return *memory <= s->m->view->agents[agent].memory_bytes;
+    return r->bytes <= limit;
 }
 
 /* The resources whose load can still grow behind a label: agents that are left, and links that end at one of those
@@ -412,6 +440,8 @@ static void extend(struct search *s, int32_t from, int32_t agent)
     for (int32_t q = l.pos + 1; q <= s->n; q++) {
         if (s->blocked[(size_t)agent * ((size_t)s->n + 1) + (size_t)q])
             return; /* a node that it cannot run: nor any longer stage */
+        if (never_fits(s, a->memory_bytes, l.pos, q))
+            return;
         if ((q % s->stride && q != s->n) || s->cuts.at[q].forbidden || !pins_hold(s, l.pos == 0, q == s->n, agent))
             continue;
         double ms = stage_ms(s, agent, l.pos, q);
@@ -482,8 +512,6 @@ yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_
     index_memory(&s);
     size_t positions = (size_t)s.n + 1;
     s.in_stage = yk_xalloc(positions);
-    s.memory = yk_xalloc(positions * positions * sizeof *s.memory);
-    memset(s.memory, 0xff, positions * positions * sizeof *s.memory);
     s.head = yk_xalloc(positions * sizeof *s.head);
     s.open = yk_xalloc((size_t)m->n_resources + 1);
     /* Few cuts first: what they find bounds the search among all of them. */
@@ -500,7 +528,8 @@ yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_
     cuts_fini(&s.cuts);
     free(s.uses);
     free(s.use_at);
-    free(s.is_output);
+    free(s.returns);
+    free(s.back);
     free(s.bytes);
     free(s.prefix);
     free(s.blocked);
@@ -510,6 +539,7 @@ yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_
     free(s.memory);
     free(s.takes);
     free(s.large);
+    free(s.least);
     free(s.in_stage);
     free(s.labels);
     free(s.loads);
