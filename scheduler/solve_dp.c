@@ -335,7 +335,7 @@ static bool fits(struct search *s, int32_t agent, int32_t p, int32_t q)
         *r = (struct remembered){p, q, INT64_MAX};
         if (cost_memory(s->m, s->in_stage, 1, &r->bytes, NULL) != YK_OK)
             r->bytes = INT64_MAX;
-        s->effort += s->n / 2;
+        s->effort += s->n / 2 + (int64_t)(q - p) * (q - p) / 32; /* buffers are placed one by one among all */
     }
     return r->bytes <= limit;
 }
@@ -437,7 +437,7 @@ static void extend(struct search *s, int32_t from, int32_t agent)
     const struct view_agent *a = &s->m->view->agents[agent];
     if ((l.used >> agent & 1) || !a->usable || a->memory_bytes <= 0)
         return;
-    for (int32_t q = l.pos + 1; q <= s->n; q++) {
+    for (int32_t q = l.pos + 1; q <= s->n && s->effort < EFFORT; q++) {
         if (s->blocked[(size_t)agent * ((size_t)s->n + 1) + (size_t)q])
             return; /* a node that it cannot run: nor any longer stage */
         if (never_fits(s, a->memory_bytes, l.pos, q))
