@@ -200,8 +200,9 @@ static void bodies(void **state)
     /* Too large: refused by what the header promises, before a byte of it is read. */
     static const char large[] =
         "POST /v1/models HTTP/1.1\r\nHost: localhost\r\n" AS_JSON "Content-Length: 999999999999\r\n\r\n{";
-    talk(h, large, sizeof(large) - 1, 1000, &t);
+    talk(h, large, sizeof(large) - 1, 3000, &t); /* it reads on for a moment, so that the refusal arrives */
     assert_int_equal(status_of(&t), 413);
+    run_ms(h, 2000); /* it reads on for a moment, so that the refusal arrives */
     assert_true(t.closed);
     talk_end(&t);
     /* Chunked: 411, and what follows is not run as a request. */
@@ -211,6 +212,7 @@ static void bodies(void **state)
     talk(h, chunked, sizeof(chunked) - 1, 1000, &t);
     run_ms(h, 100);
     assert_int_equal(status_of(&t), 411);
+    run_ms(h, 2000); /* it reads on for a moment, so that the refusal arrives */
     assert_true(t.closed);
     assert_null(strstr(t.got, "agents_alive"));
     talk_end(&t);
@@ -219,6 +221,7 @@ static void bodies(void **state)
                                "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}";
     talk(h, both, sizeof(both) - 1, 1000, &t);
     assert_true(status_of(&t) == 411 || status_of(&t) == 400);
+    run_ms(h, 2000); /* it reads on for a moment, so that the refusal arrives */
     assert_true(t.closed);
     talk_end(&t);
     /* A body on a GET that takes none. */
@@ -227,6 +230,7 @@ static void bodies(void **state)
     /* It promises a body and never sends it. */
     static const char slow[] = "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\n" AS_JSON "Content-Length: 100\r\n\r\n{";
     talk(h, slow, sizeof(slow) - 1, 120000, &t);
+    run_ms(h, 2000); /* it reads on for a moment, so that the refusal arrives */
     assert_true(t.closed);
     talk_end(&t);
 }
@@ -261,8 +265,9 @@ static void paths(void **state)
     expect_error(h, 405, "PUT", "PUT", "/v1/jobs", AS_JSON, "");
     expect_error(h, 400, "hex", "GET", "/v1/blobs/abc", "", "");
     expect_error(h, 404, "", "PUT", "/v1/blobs/..%2f..", "Content-Type: application/octet-stream\r\n", "x");
-    talk(h, "nonsense\r\n\r\n", 12, 1000, &t);
+    talk(h, "nonsense\r\n\r\n", 12, 3000, &t);
     assert_int_equal(status_of(&t), 400);
+    run_ms(h, 2000); /* it reads on for a moment, so that the refusal arrives */
     assert_true(t.closed);
     talk_end(&t);
 }
