@@ -241,6 +241,18 @@ static bool make_room(struct fleet *f)
     return true;
 }
 
+static void send_welcome(struct fleet *f, struct chan *c, const struct wire_hello *h, const struct fleet_agent *a)
+{
+    struct wire_welcome w = {.version_major = WIRE_VERSION_MAJOR,
+        .version_minor = WIRE_VERSION_MINOR,
+        .nonce = h->nonce,
+        .term = f->config.term,
+        .lease_ms = f->config.lease_ms,
+        .ping_ms = f->config.lease_ms / 4,
+        .name = a->name};
+    chan_send(c, WIRE_TYPE_welcome, &w);
+}
+
 static void join_control(struct fleet *f, struct chan *c, const struct wire_hello *h)
 {
     struct fleet_agent *a = NULL;
@@ -268,14 +280,7 @@ static void join_control(struct fleet *f, struct chan *c, const struct wire_hell
     a->last_seen_us = net_now_us(f->config.net);
     chan_trust(c);
     chan_set(c, &control_on, a);
-    struct wire_welcome w = {.version_major = WIRE_VERSION_MAJOR,
-        .version_minor = WIRE_VERSION_MINOR,
-        .nonce = h->nonce,
-        .term = f->config.term,
-        .lease_ms = f->config.lease_ms,
-        .ping_ms = f->config.lease_ms / 4,
-        .name = a->name};
-    chan_send(c, WIRE_TYPE_welcome, &w);
+    send_welcome(f, c, h, a);
     log_info("agent %s (%s) joined from %s: %s, %lld cores, %.1f GFLOP/s", a->name, a->class_name, chan_peer(c),
         a->backends, (long long)a->cores, a->gflops);
     metrics_add(METRIC_agents_joined_total, 1);
@@ -296,14 +301,7 @@ static void join_blob(struct fleet *f, struct chan *c, const struct wire_hello *
     a->blob = c;
     chan_trust(c);
     chan_set(c, &blob_on, a);
-    struct wire_welcome w = {.version_major = WIRE_VERSION_MAJOR,
-        .version_minor = WIRE_VERSION_MINOR,
-        .nonce = h->nonce,
-        .term = f->config.term,
-        .lease_ms = f->config.lease_ms,
-        .ping_ms = f->config.lease_ms / 4,
-        .name = a->name};
-    chan_send(c, WIRE_TYPE_welcome, &w);
+    send_welcome(f, c, h, a);
 }
 
 static void guest_free(struct fleet_guest *g)
