@@ -181,11 +181,11 @@ static yk_err check_inputs(const struct op_ctx *c)
             continue;
         }
         if (c->in[i]->dtype == DT_NONE || c->in[i]->rank < 0)
-            return yk_fail(c->why, YK_UNSUPPORTED, "type or rank of input %d is not known", i);
+            return yk_fail(c->why, YK_DEPENDS, "type or rank of input %d is not known", i);
         int64_t bytes = shape_bytes(c->in[i]);
         for (int k = 0; bytes < 0 && k < c->in[i]->rank; k++)
             if (c->in[i]->dims[k] < 0)
-                return yk_fail(c->why, YK_UNSUPPORTED, "axis %d of input %d has a size that depends on data", k, i);
+                return yk_fail(c->why, YK_DEPENDS, "axis %d of input %d has a size that depends on data", k, i);
         if (bytes < 0)
             return yk_fail(c->why, YK_LIMIT, "input %d is too large", i);
     }
@@ -200,6 +200,7 @@ yk_err op_infer(struct op_ctx *c)
     for (int i = 0; i < c->n_out; i++) {
         c->out[i] = (struct shape){.dtype = DT_NONE, .rank = 0};
         c->out_known[i] = false;
+        c->most[i] = -1;
     }
     err = c->node->op->infer(c);
     if (err)
@@ -210,7 +211,7 @@ yk_err op_infer(struct op_ctx *c)
             return yk_fail(c->why, YK_LIMIT, "output %d would have %d axes, the limit is %d", i, s->rank, YK_MAX_RANK);
         if (s->dtype == DT_NONE)
             return yk_fail(c->why, YK_INTERNAL, "no type for output %d", i);
-        if (shape_bytes(s) < 0)
+        if (shape_bytes(s) < 0 && !(c->node->op->flags & OP_DATA_SHAPE && c->most[i] >= 0))
             return yk_fail(c->why, YK_LIMIT, "output %d is too large", i);
         if (c->out_known[i] && shape_count(s) > OP_MAX_CONTENT)
             c->out_known[i] = false;

@@ -21,16 +21,21 @@ enum op_flag {
     OP_CONTRACTION = 1 << 6, /* Conv, Gemm, MatMul: where the FLOPs are */
 };
 
-/* What a shape rule sees and fills. Contents: int64 copies of small integer (or bool) tensors where they are known. */
+/* What a shape rule sees and fills. Contents: int64 copies of small integer (or bool) tensors where they are known.
+ * What a rule needs and does not know yet (contents, sizes) is YK_DEPENDS: such a node runs by its actual inputs, where
+ * contents and data of all of them are known. */
 struct op_ctx {
     const struct graph *graph;
     const struct node *node;
     int n_in, n_out;
     const struct shape *in[OP_MAX_IN];               /* NULL for an absent input */
     const int64_t *content[OP_MAX_IN];               /* NULL if unknown */
+    const void *data[OP_MAX_IN];                     /* elements, maybe unaligned; NULL if not known now */
     struct shape out[OP_MAX_OUT];                    /* to fill */
     int64_t out_content[OP_MAX_OUT][OP_MAX_CONTENT]; /* may fill for outputs of <= OP_MAX_CONTENT integers */
     bool out_known[OP_MAX_OUT];
+    int64_t
+        most[OP_MAX_OUT]; /* OP_DATA_SHAPE: elements an output with a dim of -1 has at most; the kernel says the dims */
     struct yk_diag *why;
 };
 

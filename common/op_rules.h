@@ -20,9 +20,11 @@ yk_err op_want_rank(const struct op_ctx *c, int i, int lo, int hi); /* of input 
 /* An attribute of that name and kind, or the default; YK_INVAL if it has another kind. */
 yk_err op_attr_i(const struct op_ctx *c, const char *name, int64_t otherwise, int64_t *out);
 yk_err op_attr_axis(const struct op_ctx *c, int64_t otherwise, int rank, int *out); /* "axis" */
-/* Contents of input i: a scalar or 1-D tensor of int32 or int64. YK_UNSUPPORTED if it is computed from data. */
+/* Contents of input i: a scalar or 1-D tensor of int32 or int64. YK_DEPENDS if it is computed from data. */
 yk_err op_ints(const struct op_ctx *c, int i, const char *what, const int64_t **v, int *n);
-/* Value of input i if it is a weight of one element. */
+/* Element k of input i as a double, if it is known now (f32, f64, integers, bool). */
+bool op_number(const struct op_ctx *c, int i, int64_t k, double *out);
+/* Value of input i if it has one element and is known now. */
 bool op_const_scalar(const struct op_ctx *c, int i, double *out);
 bool op_is_scalar(const struct shape *s);                                 /* rank 0, or one element of rank 1 */
 bool op_broadcasts_to(const struct shape *s, const struct shape *target); /* unidirectional */

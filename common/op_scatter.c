@@ -96,7 +96,7 @@ yk_err op_rule_one_hot(struct op_ctx *c)
     if (!op_is_scalar(c->in[1]))
         return yk_fail(c->why, YK_INVAL, "depth (input 1) is not a scalar");
     if (!op_const_scalar(c, 1, &depth))
-        return yk_fail(c->why, YK_UNSUPPORTED, "depth (input 1) depends on data");
+        return yk_fail(c->why, YK_DEPENDS, "depth (input 1) depends on data");
     if (!(depth >= 0 && depth < 1e15))
         return yk_fail(c->why, YK_INVAL, "depth is %g", depth);
     if (c->in[2]->rank != 1 || c->in[2]->dims[0] != 2)

@@ -21,7 +21,7 @@ yk_err op_rule_dropout(struct op_ctx *c)
         return err;
     if (c->n_in > 2 && c->in[2]) {
         if (!c->content[2])
-            return yk_fail(c->why, YK_UNSUPPORTED, "training_mode depends on data");
+            return yk_fail(c->why, YK_DEPENDS, "training_mode depends on data");
         if (c->content[2][0])
             return yk_fail(c->why, YK_UNSUPPORTED, "training_mode is supported in training graphs only");
     }
@@ -297,7 +297,7 @@ yk_err op_rule_range(struct op_ctx *c)
         if (!err && !op_is_scalar(c->in[i]))
             err = yk_fail(c->why, YK_INVAL, "input %d is not a scalar", i);
         if (!err && !op_const_scalar(c, i, &v[i]))
-            err = yk_fail(c->why, YK_UNSUPPORTED, "input %d depends on data", i);
+            err = yk_fail(c->why, YK_DEPENDS, "input %d depends on data", i);
     }
     if (err)
         return err;

@@ -62,35 +62,36 @@ yk_err op_ints(const struct op_ctx *c, int i, const char *what, const int64_t **
     if (count > OP_MAX_CONTENT)
         return yk_fail(c->why, YK_INVAL, "%s (input %d) has %lld elements", what, i, (long long)count);
     if (!c->content[i] && count > 0)
-        return yk_fail(c->why, YK_UNSUPPORTED, "%s (input %d) depends on data", what, i);
+        return yk_fail(c->why, YK_DEPENDS, "%s (input %d) depends on data", what, i);
     *v = c->content[i];
     *n = (int)count;
     return YK_OK;
 }
 
+bool op_number(const struct op_ctx *c, int i, int64_t k, double *out)
+{
+    if (i >= c->n_in || !c->in[i] || k < 0 || k >= shape_count(c->in[i]))
+        return false;
+    enum dtype t = c->in[i]->dtype;
+    const char *at = c->data[i];
+    if (c->content[i])
+        *out = (double)c->content[i][k];
+    else if (!at)
+        return false;
+    else if (t == DT_F32)
+        *out = (double)*(float *)memcpy(&(float){0}, at + 4 * k, 4);
+    else if (t == DT_F64)
+        memcpy(out, at + 8 * k, 8);
+    else if (dtype_is_int(t) || t == DT_BOOL)
+        *out = (double)dtype_read_int(t, at, k);
+    else
+        return false;
+    return true;
+}
+
 bool op_const_scalar(const struct op_ctx *c, int i, double *out)
 {
-    if (i >= c->n_in || !c->in[i])
-        return false;
-    if (c->content[i] && shape_count(c->in[i]) == 1) {
-        *out = (double)c->content[i][0];
-        return true;
-    }
-    int32_t id = c->graph ? c->node->in[i] : YK_ABSENT;
-    const struct value *v = id >= 0 ? &c->graph->values[id] : NULL;
-    if (!v || v->kind != VALUE_WEIGHT || !v->data || shape_count(&v->shape) != 1)
-        return false;
-    if (v->dtype == DT_F32) {
-        float f;
-        memcpy(&f, v->data, sizeof f);
-        *out = (double)f;
-        return true;
-    }
-    if (v->dtype == DT_F64) {
-        memcpy(out, v->data, sizeof *out);
-        return true;
-    }
-    return false;
+    return i < c->n_in && c->in[i] && shape_count(c->in[i]) == 1 && op_number(c, i, 0, out);
 }
 
 bool op_is_scalar(const struct shape *s)

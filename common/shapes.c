@@ -68,6 +68,7 @@ static void set_inputs(const struct graph *g, const struct shapes *s, const stru
     for (int32_t i = 0; i < n->n_in; i++) {
         c->in[i] = n->in[i] == YK_ABSENT ? NULL : &s->of[n->in[i]];
         c->content[i] = n->in[i] == YK_ABSENT ? NULL : s->content[n->in[i]];
+        c->data[i] = n->in[i] == YK_ABSENT ? NULL : g->values[n->in[i]].data;
     }
 }
 

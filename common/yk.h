@@ -31,7 +31,8 @@
     X(AUTH, 18, "not authorised")            \
     X(INFEASIBLE, 19, "no feasible plan")    \
     X(STALE, 20, "older term or generation") \
-    X(INTERNAL, 21, "internal error")
+    X(INTERNAL, 21, "internal error")        \
+    X(DEPENDS, 22, "depends on data")
 
 typedef enum yk_err {
 #define X(name, value, text) YK_##name = value,

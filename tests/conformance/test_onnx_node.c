@@ -227,7 +227,7 @@ static enum verdict run_case(const char *folder, struct graph *g, struct backend
     struct exec_config c = {.graph = g, .max_sizes = sizes, .input_shapes = given, .backends = b};
     yk_err err = g->n_syms > 64 ? YK_LIMIT : exec_open(&c, &e, &why);
     if (err) {
-        v = err == YK_UNSUPPORTED ? SKIPPED : FAILED;
+        v = (err == YK_UNSUPPORTED || err == YK_DEPENDS) ? SKIPPED : FAILED;
         snprintf(why_text, why_size, "%s", why.text);
         goto out;
     }
