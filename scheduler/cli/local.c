@@ -74,7 +74,11 @@ yk_err local_load(struct local *l, int64_t max_batch, struct yk_diag *why)
         return yk_fail(why, YK_INVAL,
             "the model takes batches of exactly %lld, not %lld: export it with a dynamic batch",
             (long long)l->fixed_batch, (long long)max_batch);
-    struct exec_config config = {.graph = l->graph, .forms = l->forms, .max_sizes = l->sizes, .backends = &l->backends};
+    struct exec_config config = {.graph = l->graph,
+        .forms = l->forms,
+        .max_sizes = l->sizes,
+        .input_shapes = l->input_shapes,
+        .backends = &l->backends};
     exec_close(l->exec);
     l->exec = NULL;
     return exec_open(&config, &l->exec, why);

@@ -16,6 +16,7 @@ struct local {
     int64_t *sizes;     /* maximum of each named dimension */
     int32_t batch_dim;  /* -1: the model has a fixed batch */
     int64_t fixed_batch;
+    const struct shape *const *input_shapes; /* of inputs without a declared shape, or NULL; borrowed */
     struct exec *exec;
 };
 

@@ -1,14 +1,12 @@
 /* `yoke local infer` and `yoke local bench`. */
 #include "scheduler/cli/local.h"
 
-#include "common/npy.h"
+#include "scheduler/cli/tensors.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#define INPUT_LIMIT ((size_t)4 << 30)
 
 static double now_ms(void)
 {
@@ -19,40 +17,55 @@ static double now_ms(void)
 
 /* ---- infer ---- */
 
-/* Sizes of the named dims from the input's own shape; every declared number must agree. */
-static yk_err sizes_from_input(struct local *l, const struct shape *got, struct yk_diag *why)
+struct infer {
+    struct local l;
+    int n_in, n_out;               /* of the graph */
+    const char **names;            /* of inputs, then of outputs */
+    const char **in_paths;         /* by input */
+    char **out_paths;              /* by output; NULL entries: not written */
+    struct tensor *in;             /* by input of the graph */
+    struct tensor *args, *results; /* by boundary value of the plan */
+};
+
+static int32_t position(const int32_t *ids, int32_t n, int32_t id)
 {
-    const struct value *v = &l->graph->values[l->graph->inputs[0]];
+    for (int32_t i = 0; i < n; i++)
+        if (ids[i] == id)
+            return i;
+    return -1;
+}
+
+/* Sizes of the named dims from the inputs' own shapes; every declared number must agree, and one input with another. */
+static yk_err sizes_from_input(struct infer *f, int input, bool *known, struct yk_diag *why)
+{
+    const struct value *v = &f->l.graph->values[f->l.graph->inputs[input]];
+    const struct shape *got = &f->in[input].shape;
     char text[128];
     shape_text(got, text, sizeof text);
-    if (v->dtype != got->dtype)
-        return yk_fail(why, YK_INVAL, "input '%s' takes %s, the file has %s", v->name, dtype_name(v->dtype), text);
+    if (v->dtype != got->dtype && !(v->dtype == DT_BF16 && got->dtype == DT_U16))
+        return yk_fail(
+            why, YK_INVAL, "input '%s' takes %s, %s has %s", v->name, dtype_name(v->dtype), f->in_paths[input], text);
+    f->in[input].shape.dtype = v->dtype;
     if (v->rank < 0)
         return YK_OK;
     if (v->rank != got->rank)
-        return yk_fail(why, YK_INVAL, "input '%s' takes %d dimensions, the file has %s", v->name, v->rank, text);
+        return yk_fail(
+            why, YK_INVAL, "input '%s' takes %d dimensions, %s has %s", v->name, v->rank, f->in_paths[input], text);
     for (int i = 0; i < v->rank; i++) {
         int32_t sym = v->dims[i].sym;
-        if (sym >= 0)
-            l->sizes[sym] = got->dims[i];
-        else if (v->dims[i].value >= 0 && v->dims[i].value != got->dims[i])
-            return yk_fail(why, YK_INVAL, "dimension %d of input '%s' is %" PRId64 ", the file has %s", i, v->name,
-                v->dims[i].value, text);
+        if (sym >= 0 && known[sym] && f->l.sizes[sym] != got->dims[i])
+            return yk_fail(why, YK_INVAL,
+                "dimension %d of input '%s' is '%s', %" PRId64 " in an earlier input, but %s has %s", i, v->name,
+                f->l.graph->syms[sym], f->l.sizes[sym], f->in_paths[input], text);
+        if (sym >= 0) {
+            f->l.sizes[sym] = got->dims[i];
+            known[sym] = true;
+        } else if (v->dims[i].value >= 0 && v->dims[i].value != got->dims[i]) {
+            return yk_fail(why, YK_INVAL, "dimension %d of input '%s' is %" PRId64 ", %s has %s", i, v->name,
+                v->dims[i].value, f->in_paths[input], text);
+        }
     }
     return YK_OK;
-}
-
-static yk_err write_npy(const char *path, const struct tensor *t, struct yk_diag *why)
-{
-    struct yk_buf file = {0};
-    yk_err err = npy_header(&t->shape, &file);
-    yk_buf_add(&file, t->data, (size_t)tensor_bytes(t));
-    if (!err && file.failed)
-        err = yk_fail(why, YK_NOMEM, "no memory to write %s", path);
-    if (!err)
-        err = cli_write_file(path, file.data, file.len, why);
-    yk_buf_free(&file);
-    return err;
 }
 
 static void print_output(struct cli *c, const char *name, const struct tensor *t, double ms)
@@ -81,58 +94,105 @@ static void print_output(struct cli *c, const char *name, const struct tensor *t
     yk_buf_free(&buf);
 }
 
+/* Names of inputs and outputs, and which file belongs to which. */
+static yk_err pair_files(struct cli *c, struct infer *f, struct yk_diag *why)
+{
+    const struct graph *g = f->l.graph;
+    f->n_in = g->n_inputs;
+    f->n_out = g->n_outputs;
+    f->names = yk_xalloc(((size_t)f->n_in + (size_t)f->n_out + 1) * sizeof *f->names);
+    f->in_paths = yk_xalloc(((size_t)f->n_in + 1) * sizeof *f->in_paths);
+    f->out_paths = yk_xalloc(((size_t)f->n_out + 1) * sizeof *f->out_paths);
+    f->in = yk_xalloc(((size_t)f->n_in + 1) * sizeof *f->in);
+    for (int i = 0; i < f->n_in; i++)
+        f->names[i] = g->values[g->inputs[i]].name;
+    for (int i = 0; i < f->n_out; i++)
+        f->names[f->n_in + i] = g->values[g->outputs[i]].name;
+    yk_err err = tensors_inputs(&c->o.inputs, f->names, f->n_in, f->in_paths, why);
+    return err ? err : tensors_outputs(&c->o.outputs, f->names + f->n_in, f->n_out, f->out_paths, why);
+}
+
+static yk_err read_inputs(struct infer *f, struct yk_diag *why)
+{
+    bool *known = yk_xalloc((size_t)f->l.graph->n_syms + 1);
+    yk_err err = YK_OK;
+    for (int i = 0; !err && i < f->n_in; i++)
+        if (!(err = tensors_read(f->in_paths[i], &f->in[i].shape, &f->in[i].data, why)))
+            err = sizes_from_input(f, i, known, why);
+    free(known);
+    return err;
+}
+
+/* The tensor of a graph output: made by the run, or a constant, or an input that is passed on. */
+static yk_err output_tensor(const struct infer *f, int output, struct tensor *t, struct yk_diag *why)
+{
+    const struct memplan *plan = exec_plan(f->l.exec);
+    int32_t id = f->l.graph->outputs[output], at = position(plan->out, plan->n_out, id);
+    const struct value *v = &f->l.graph->values[id];
+    if (at >= 0)
+        *t = f->results[at];
+    else if (v->kind == VALUE_WEIGHT && (v->data || v->bytes == 0))
+        *t = (struct tensor){v->shape, (void *)(uintptr_t)v->data};
+    else if (v->kind == VALUE_INPUT)
+        *t = f->in[position(f->l.graph->inputs, f->n_in, id)];
+    else
+        return yk_fail(why, YK_INTERNAL, "nothing makes output '%s'", v->name);
+    return YK_OK;
+}
+
+static yk_err infer(struct cli *c, struct infer *f, struct yk_diag *why)
+{
+    struct local *l = &f->l;
+    const struct shape **shapes = NULL;
+    yk_err err = local_open(c, c->args.at[0], l, why);
+    if (err || (err = pair_files(c, f, why)) || (err = read_inputs(f, why)))
+        goto out;
+    shapes = yk_xalloc(((size_t)f->n_in + 1) * sizeof *shapes);
+    for (int i = 0; i < f->n_in; i++)
+        shapes[i] = &f->in[i].shape;
+    l->input_shapes = shapes;
+    int64_t batch = l->batch_dim >= 0 ? l->sizes[l->batch_dim] : l->fixed_batch;
+    if ((err = local_load(l, batch, why)) || (err = local_outputs_alloc(l, l->sizes, &f->results, why)))
+        goto out;
+    const struct memplan *plan = exec_plan(l->exec);
+    f->args = yk_xalloc(((size_t)plan->n_in + 1) * sizeof *f->args);
+    for (int32_t i = 0; i < plan->n_in; i++)
+        f->args[i] = f->in[position(l->graph->inputs, f->n_in, plan->in[i])];
+    double start = now_ms();
+    if ((err = exec_run(l->exec, l->sizes, f->args, f->results, 0, why)))
+        goto out;
+    double ms = now_ms() - start;
+    for (int i = 0; !err && i < f->n_out; i++) {
+        struct tensor t;
+        if ((err = output_tensor(f, i, &t, why)))
+            goto out;
+        print_output(c, f->names[f->n_in + i], &t, ms);
+        if (f->out_paths[i])
+            err = tensors_write(f->out_paths[i], &t.shape, t.data, why);
+    }
+out:
+    free(shapes);
+    return err;
+}
+
 int cli_local_infer(struct cli *c)
 {
     struct yk_diag why = {0};
-    struct local l = {0};
-    struct tensor *outputs = NULL;
-    uint8_t *file = NULL;
-    void *aligned = NULL;
-    size_t len = 0;
-    struct npy npy;
-    if (!c->o.input) {
-        fprintf(stderr, "yoke: local infer needs --input=x.npy\n");
-        return CLI_USAGE;
-    }
-    yk_err err = local_open(c, c->args.at[0], &l, &why);
-    if (err)
-        goto out;
-    if (l.graph->n_inputs != 1) {
-        err = yk_fail(&why, YK_UNSUPPORTED, "the model has %d inputs; one .npy gives one", l.graph->n_inputs);
-        goto out;
-    }
-    if ((err = cli_read_file(c->o.input, INPUT_LIMIT, &file, &len, &why)) ||
-        (err = npy_parse(file, len, (int64_t)len, &npy, &why)) || (err = sizes_from_input(&l, &npy.shape, &why)))
-        goto out;
-    aligned = yk_try_aligned((size_t)npy.bytes + 1);
-    if (!aligned) {
-        err = yk_fail(&why, YK_NOMEM, "no memory for the input");
-        goto out;
-    }
-    memcpy(aligned, file + npy.offset, (size_t)npy.bytes);
-    int64_t batch = l.batch_dim >= 0 ? l.sizes[l.batch_dim] : l.fixed_batch;
-    if ((err = local_load(&l, batch, &why)) || (err = local_outputs_alloc(&l, l.sizes, &outputs, &why)))
-        goto out;
-    struct tensor in = {.shape = npy.shape, .data = aligned};
-    double start = now_ms();
-    if ((err = exec_run(l.exec, l.sizes, &in, outputs, 0, &why)))
-        goto out;
-    double ms = now_ms() - start;
-    const struct memplan *plan = exec_plan(l.exec);
-    for (int32_t i = 0; i < plan->n_out; i++) {
-        print_output(c, l.graph->values[plan->out[i]].name, &outputs[i], ms);
-        if (c->o.output && plan->out[i] == l.graph->outputs[0])
-            err = write_npy(c->o.output, &outputs[i], &why);
-    }
-out:
-    if (outputs) {
-        for (int32_t i = 0; i < exec_plan(l.exec)->n_out; i++)
-            free(outputs[i].data);
-        free(outputs);
-    }
-    free(aligned);
-    free(file);
-    local_close(&l);
+    struct infer f = {0};
+    yk_err err = infer(c, &f, &why);
+    for (int32_t i = 0; f.results && i < exec_plan(f.l.exec)->n_out; i++)
+        free(f.results[i].data);
+    for (int i = 0; i < f.n_in; i++)
+        free(f.in[i].data);
+    for (int i = 0; i < f.n_out; i++)
+        free(f.out_paths[i]);
+    free(f.results);
+    free(f.args);
+    free(f.in);
+    free(f.in_paths);
+    free(f.out_paths);
+    free(f.names);
+    local_close(&f.l);
     return err ? cli_fail(err, &why) : CLI_DONE;
 }
 

@@ -3,11 +3,8 @@
 
 #include "scheduler/cli/rest.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define KEY(text, kind, otherwise, help, field, choices, value)                             \
@@ -37,6 +34,12 @@
         "FILE.json")
 #define KEY_INPUT KEY("input", CONF_STR, NULL, "The input, a .npy file.", input, NULL, "x.npy")
 #define KEY_OUTPUT KEY("output", CONF_STR, NULL, "Where the output goes, a .npy file.", output, NULL, "y.npy")
+#define KEY_INPUTS                                                                                                   \
+    KEY("input", CONF_STRS, NULL, "An input, a .npy file; with its name where the model has several.", inputs, NULL, \
+        "[NAME=]x.npy")
+#define KEY_OUTPUTS                                                                                          \
+    KEY("output", CONF_STRS, NULL, "Where an output goes: a .npy file, or a folder for all.", outputs, NULL, \
+        "[NAME=]y.npy|FOLDER/")
 #define KEY_DATA                                                                                                 \
     KEY("data", CONF_STR, NULL, "A folder or file here, or a name under a data root of the source.", data, NULL, \
         "PATH|NAME")
@@ -61,14 +64,12 @@ static const struct conf_key keys_infer[] = {
     KEY_INPUT, KEY_OUTPUT, KEY_OBJECTIVE("latency"), KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN};
 static const struct conf_key keys_batch[] = {KEY_DATA, KEY_SPLIT, KEY_SOURCE, KEY_BATCH("64"), KEY_MICROBATCH,
     KEY_OUTPUT, KEY_OBJECTIVE("throughput"), KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_MEAN, KEY_STD, KEY_PLAN};
-static const struct conf_key keys_local_infer[] = {KEY_INPUT, KEY_OUTPUT, KEY_PLAN, KEY_THREADS, KEY_BACKEND};
+static const struct conf_key keys_local_infer[] = {KEY_INPUTS, KEY_OUTPUTS, KEY_PLAN, KEY_THREADS, KEY_BACKEND};
 static const struct conf_key keys_local_batch[] = {KEY_DATA, KEY_SPLIT, KEY_BATCH("64"), KEY_MICROBATCH, KEY_OUTPUT,
     KEY_MEAN, KEY_STD, KEY_PLAN, KEY_THREADS, KEY_BACKEND};
 static const struct conf_key keys_local_bench[] = {KEY_BATCH("1"), KEY_PLAN, KEY_THREADS, KEY_BACKEND,
     NUMBER("repeat", "10", 1, 100000, "Timed runs after two warm-ups.", repeat, "N"),
     KEY("ops", CONF_BOOL, NULL, "Time every node too.", ops, NULL, NULL)};
-
-const char *const cli_objectives[] = {"latency", "throughput", "cloud-cost"};
 
 #define NO_KEYS NULL, 0
 #define KEYS(table) table, (int)YK_COUNT(table)
@@ -83,7 +84,7 @@ static const struct cli_command commands[] = {
     {"batch", "MODEL --data=PATH|NAME", "Run a whole data set.", KEYS(keys_batch), 1, 1, cli_batch},
     {"job", "ID", "One job: state, progress, events.", KEYS(keys_job), 1, 1, cli_job},
     {"cancel", "ID", "End a job.", NO_KEYS, 1, 1, cli_cancel},
-    {"local infer", "FILE.onnx --input=x.npy", "Run one input on this machine, without a scheduler.",
+    {"local infer", "FILE.onnx --input=[NAME=]x.npy", "Run one sample or batch on this machine, without a scheduler.",
         KEYS(keys_local_infer), 1, 1, cli_local_infer},
     {"local batch", "FILE.onnx --data=PATH", "Run a data set on this machine.", KEYS(keys_local_batch), 1, 1,
         cli_local_batch},
@@ -91,81 +92,6 @@ static const struct cli_command commands[] = {
 };
 
 static const struct conf_table base = {"yoke", NULL, KEYS(keys_rest), NULL};
-
-int cli_fail(yk_err err, const struct yk_diag *why)
-{
-    fprintf(stderr, "yoke: %s\n", why->text[0] ? why->text : yk_err_text(err));
-    return CLI_FAILED;
-}
-
-yk_err cli_read_file(const char *path, size_t limit, uint8_t **data, size_t *len, struct yk_diag *why)
-{
-    yk_err err = YK_OK;
-    uint8_t *bytes = NULL;
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return yk_fail(why, yk_err_from_errno(errno), "cannot open %s: %s", path, strerror(errno));
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        err = yk_fail(why, YK_INVAL, "%s is not a regular file", path);
-        goto out;
-    }
-    if ((uint64_t)st.st_size > limit) {
-        err = yk_fail(why, YK_LIMIT, "%s has %lld bytes; the limit is %zu", path, (long long)st.st_size, limit);
-        goto out;
-    }
-    bytes = yk_try_alloc((size_t)st.st_size + 1, 1);
-    if (!bytes) {
-        err = yk_fail(why, YK_NOMEM, "no memory for the %lld bytes of %s", (long long)st.st_size, path);
-        goto out;
-    }
-    for (size_t have = 0; have < (size_t)st.st_size;) {
-        ssize_t n = read(fd, bytes + have, (size_t)st.st_size - have);
-        if (n > 0) {
-            have += (size_t)n;
-        } else if (n == 0 || errno != EINTR) {
-            err = yk_fail(why, YK_IO, "cannot read %s: %s", path, n ? strerror(errno) : "it shrank meanwhile");
-            goto out;
-        }
-    }
-    *data = bytes;
-    *len = (size_t)st.st_size;
-    bytes = NULL;
-out:
-    free(bytes);
-    close(fd);
-    return err;
-}
-
-yk_err cli_write_file(const char *path, const void *data, size_t len, struct yk_diag *why)
-{
-    yk_err err = YK_OK;
-    char *temp = yk_xasprintf("%s.part-%ld", path, (long)getpid());
-    int fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        err = yk_fail(why, yk_err_from_errno(errno), "cannot write %s: %s", path, strerror(errno));
-        free(temp);
-        return err;
-    }
-    for (size_t done = 0; done < len;) {
-        ssize_t n = write(fd, (const uint8_t *)data + done, len - done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0) {
-            err = yk_fail(why, yk_err_from_errno(errno), "cannot write %s: %s", path, strerror(errno));
-            break;
-        }
-        done += (size_t)n;
-    }
-    if (close(fd) != 0 && !err)
-        err = yk_fail(why, yk_err_from_errno(errno), "cannot write %s: %s", path, strerror(errno));
-    if (!err && rename(temp, path) != 0)
-        err = yk_fail(why, yk_err_from_errno(errno), "cannot rename to %s: %s", path, strerror(errno));
-    if (err)
-        unlink(temp);
-    free(temp);
-    return err;
-}
 
 static void print_help(FILE *f)
 {

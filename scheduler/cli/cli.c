@@ -1,0 +1,86 @@
+/* What the commands share; see cli.h. */
+#include "scheduler/cli/cli.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const char *const cli_objectives[] = {"latency", "throughput", "cloud-cost"};
+
+int cli_fail(yk_err err, const struct yk_diag *why)
+{
+    fprintf(stderr, "yoke: %s\n", why->text[0] ? why->text : yk_err_text(err));
+    return CLI_FAILED;
+}
+
+yk_err cli_read_file(const char *path, size_t limit, uint8_t **data, size_t *len, struct yk_diag *why)
+{
+    yk_err err = YK_OK;
+    uint8_t *bytes = NULL;
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return yk_fail(why, yk_err_from_errno(errno), "cannot open %s: %s", path, strerror(errno));
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        err = yk_fail(why, YK_INVAL, "%s is not a regular file", path);
+        goto out;
+    }
+    if ((uint64_t)st.st_size > limit) {
+        err = yk_fail(why, YK_LIMIT, "%s has %lld bytes; the limit is %zu", path, (long long)st.st_size, limit);
+        goto out;
+    }
+    bytes = yk_try_alloc((size_t)st.st_size + 1, 1);
+    if (!bytes) {
+        err = yk_fail(why, YK_NOMEM, "no memory for the %lld bytes of %s", (long long)st.st_size, path);
+        goto out;
+    }
+    for (size_t have = 0; have < (size_t)st.st_size;) {
+        ssize_t n = read(fd, bytes + have, (size_t)st.st_size - have);
+        if (n > 0) {
+            have += (size_t)n;
+        } else if (n == 0 || errno != EINTR) {
+            err = yk_fail(why, YK_IO, "cannot read %s: %s", path, n ? strerror(errno) : "it shrank meanwhile");
+            goto out;
+        }
+    }
+    *data = bytes;
+    *len = (size_t)st.st_size;
+    bytes = NULL;
+out:
+    free(bytes);
+    close(fd);
+    return err;
+}
+
+yk_err cli_write_file(const char *path, const void *data, size_t len, struct yk_diag *why)
+{
+    yk_err err = YK_OK;
+    char *temp = yk_xasprintf("%s.part-%ld", path, (long)getpid());
+    int fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        err = yk_fail(why, yk_err_from_errno(errno), "cannot write %s: %s", path, strerror(errno));
+        free(temp);
+        return err;
+    }
+    for (size_t done = 0; done < len;) {
+        ssize_t n = write(fd, (const uint8_t *)data + done, len - done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            err = yk_fail(why, yk_err_from_errno(errno), "cannot write %s: %s", path, strerror(errno));
+            break;
+        }
+        done += (size_t)n;
+    }
+    if (close(fd) != 0 && !err)
+        err = yk_fail(why, yk_err_from_errno(errno), "cannot write %s: %s", path, strerror(errno));
+    if (!err && rename(temp, path) != 0)
+        err = yk_fail(why, yk_err_from_errno(errno), "cannot rename to %s: %s", path, strerror(errno));
+    if (err)
+        unlink(temp);
+    free(temp);
+    return err;
+}
