@@ -1,50 +1,10 @@
 /* A stage is cut into segments: maximal runs of consecutive nodes of the stage with one backend. Host backends work in
  * the stage's memory plan directly. Others get copies: what a segment reads is written to buffers of theirs before it
  * starts, what leaves it is read back into the plan's places afterwards. */
-#include "kernels/exec.h"
+#include "kernels/exec_impl.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "kernels/host.h"
-
-struct segment {
-    struct backend *backend;
-    int32_t *nodes, n_nodes;
-    int32_t *in, n_in, *out, n_out;
-    void *handle;
-    void *scratch;                  /* of its own, NULL for host backends */
-    struct backend_buffer *buffers; /* n_in, then n_out */
-    struct backend_buffer **pointers;
-    int n_owned; /* buffers from the backend's alloc */
-};
-
-struct exec {
-    const struct graph *graph;
-    struct backends *backends;
-    uint8_t *in_stage;
-    int64_t *max_sizes, *sizes; /* sizes: of `actual` */
-    struct shape *given;        /* shapes of inputs that were given otherwise */
-    const struct shape **input_shapes;
-    char (*forms)[BACKEND_FORM_MAX];
-    struct shapes max, actual;
-    bool has_max, has_actual, has_plan;
-    struct memplan plan;
-    char *arena;
-    const void **weights; /* by value id */
-    void **copies;        /* by value id: of unaligned weights */
-    struct segment *segments;
-    int32_t n_segments;
-    int64_t held;
-    void (*trace)(void *arg, int32_t node, const char *form, double ms);
-    void *trace_arg;
-    pthread_mutex_t lock;
-    struct segment *running; /* under lock */
-    bool busy;               /* under lock */
-    atomic_bool canceled;
-};
 
 const struct memplan *exec_plan(const struct exec *e)
 {
@@ -189,7 +149,7 @@ static yk_err cross_values(struct exec *e, struct yk_diag *why)
     for (int32_t k = 0; k < e->plan.n_out; k++)
         leaves[e->plan.out[k]] = 1;
     for (int32_t s = 0; s < e->n_segments; s++) {
-        struct segment *seg = &e->segments[s];
+        struct exec_segment *seg = &e->segments[s];
         int32_t most = 0;
         for (int32_t i = 0; i < seg->n_nodes; i++) {
             const struct node *nd = &g->nodes[seg->nodes[i]];
@@ -209,7 +169,7 @@ static yk_err cross_values(struct exec *e, struct yk_diag *why)
                 seg->in[seg->n_in++] = v;
     }
     for (int32_t s = 0; s < e->n_segments; s++) {
-        struct segment *seg = &e->segments[s];
+        struct exec_segment *seg = &e->segments[s];
         int32_t most = 0;
         for (int32_t v = 0; v < g->n_values; v++)
             most += maker[v] == s && leaves[v];
@@ -245,7 +205,7 @@ static yk_err make_segments(struct exec *e, struct backend **owner, struct yk_di
         if (!e->in_stage[i])
             continue;
         if (owner[i] != last) {
-            e->segments[e->n_segments] = (struct segment){.backend = owner[i], .nodes = nodes + at};
+            e->segments[e->n_segments] = (struct exec_segment){.backend = owner[i], .nodes = nodes + at};
             e->n_segments++;
             last = owner[i];
         }
@@ -255,7 +215,7 @@ static yk_err make_segments(struct exec *e, struct backend **owner, struct yk_di
     return cross_values(e, why);
 }
 
-static yk_err prepare_segment(struct exec *e, struct segment *seg, bool variable, struct yk_diag *why)
+static yk_err prepare_segment(struct exec *e, struct exec_segment *seg, bool variable, struct yk_diag *why)
 {
     const struct backend_ops *ops = seg->backend->ops;
     int32_t n = seg->n_in + seg->n_out;
@@ -349,7 +309,7 @@ void exec_close(struct exec *e)
     if (!e)
         return;
     for (int32_t s = 0; s < e->n_segments; s++) {
-        struct segment *seg = &e->segments[s];
+        struct exec_segment *seg = &e->segments[s];
         if (seg->handle)
             seg->backend->ops->release(seg->backend, seg->handle);
         for (int i = 0; i < seg->n_owned; i++)
@@ -382,208 +342,4 @@ void exec_close(struct exec *e)
     free(e->in_stage);
     pthread_mutex_destroy(&e->lock);
     free(e);
-}
-
-/* ---- run ---- */
-
-/* Smaller sizes nearly always mean smaller values; what a model does otherwise would leave its place in the plan. */
-static yk_err check_fits(const struct exec *e, const struct shapes *s, struct yk_diag *why)
-{
-    const struct graph *g = e->graph;
-    for (int32_t i = 0; i < g->n_nodes; i++) {
-        const struct node *n = &g->nodes[i];
-        if (!e->in_stage[i])
-            continue;
-        for (int32_t k = 0; k < n->n_in + n->n_out; k++) {
-            int32_t v = k < n->n_in ? n->in[k] : n->out[k - n->n_in];
-            if (v >= 0 && shape_bytes(&s->of[v]) > shape_bytes(&e->max.of[v])) {
-                char now[128], most[128];
-                shape_text(&s->of[v], now, sizeof(now));
-                shape_text(&e->max.of[v], most, sizeof(most));
-                return yk_fail(
-                    why, YK_LIMIT, "value '%s' would be %s; the stage was loaded for %s", g->values[v].name, now, most);
-            }
-        }
-    }
-    return YK_OK;
-}
-
-yk_err exec_sizes(struct exec *e, const int64_t *sizes, const struct shapes **out, struct yk_diag *why)
-{
-    const struct graph *g = e->graph;
-    size_t bytes = (size_t)g->n_syms * sizeof(int64_t);
-    if (!sizes)
-        sizes = e->max_sizes;
-    if (!e->has_actual || memcmp(sizes, e->sizes, bytes) != 0) {
-        struct shapes s;
-        for (int32_t i = 0; i < g->n_syms; i++)
-            if (sizes[i] > e->max_sizes[i])
-                return yk_fail(why, YK_LIMIT, "dimension '%s' is %lld; the stage was loaded for at most %lld",
-                    g->syms[i], (long long)sizes[i], (long long)e->max_sizes[i]);
-        yk_err err = shapes_infer(g, sizes, e->input_shapes, &s, why);
-        if (err)
-            return err;
-        if ((err = check_fits(e, &s, why))) {
-            shapes_fini(&s);
-            return err;
-        }
-        if (e->has_actual)
-            shapes_fini(&e->actual);
-        e->actual = s;
-        e->has_actual = true;
-        memcpy(e->sizes, sizes, bytes);
-    }
-    *out = &e->actual;
-    return YK_OK;
-}
-
-static yk_err check_tensor(const struct exec *e, const struct tensor *t, int32_t v, struct yk_diag *why)
-{
-    const struct shape *want = &e->actual.of[v];
-    if (!shape_equal(&t->shape, want)) {
-        char got[128], text[128];
-        shape_text(&t->shape, got, sizeof(got));
-        shape_text(want, text, sizeof(text));
-        return yk_fail(why, YK_INVAL, "'%s' is %s, wants %s", e->graph->values[v].name, got, text);
-    }
-    if (shape_bytes(want) > 0 && (!t->data || (uintptr_t)t->data % dtype_bytes(want->dtype) != 0))
-        return yk_fail(why, YK_INVAL, "'%s' has no aligned data", e->graph->values[v].name);
-    return YK_OK;
-}
-
-static void *address(const struct exec *e, int32_t v, const struct tensor *in, const struct tensor *out)
-{
-    struct memplan_place p = memplan_place(&e->plan, e->graph, v);
-    switch (p.where) {
-    case MEMPLAN_ARENA:
-        return e->arena + p.offset;
-    case MEMPLAN_WEIGHT:
-        return (void *)(uintptr_t)e->weights[p.root];
-    case MEMPLAN_IN:
-        return in[p.index].data;
-    case MEMPLAN_OUT:
-        return out[p.index].data;
-    default:
-        return NULL;
-    }
-}
-
-struct waiter {
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    bool done;
-    yk_err err;
-    char text[sizeof(((struct yk_diag *)0)->text)];
-};
-
-static void on_done(void *arg, yk_err err, const char *why)
-{
-    struct waiter *w = arg;
-    pthread_mutex_lock(&w->lock);
-    w->done = true;
-    w->err = err;
-    strncpy(w->text, why ? why : "", sizeof(w->text) - 1);
-    pthread_cond_signal(&w->wake);
-    pthread_mutex_unlock(&w->lock);
-}
-
-static void on_node(void *arg, int32_t node, double ms)
-{
-    struct exec *e = arg;
-    e->trace(e->trace_arg, node, e->forms[node], ms);
-}
-
-/* True if the run was canceled before this segment. */
-static bool start(struct exec *e, struct segment *seg)
-{
-    pthread_mutex_lock(&e->lock);
-    bool canceled = atomic_load(&e->canceled);
-    e->running = canceled ? NULL : seg;
-    pthread_mutex_unlock(&e->lock);
-    return canceled;
-}
-
-static void stop(struct exec *e)
-{
-    pthread_mutex_lock(&e->lock);
-    e->running = NULL;
-    pthread_mutex_unlock(&e->lock);
-}
-
-static yk_err run_segment(struct exec *e, struct segment *seg, const struct tensor *in, struct tensor *out,
-    uint64_t seed, struct yk_diag *why)
-{
-    const struct backend_ops *ops = seg->backend->ops;
-    yk_err err = YK_OK;
-    for (int32_t i = 0; i < seg->n_in + seg->n_out; i++) {
-        int32_t v = i < seg->n_in ? seg->in[i] : seg->out[i - seg->n_in];
-        void *at = address(e, v, in, out);
-        int64_t bytes = shape_bytes(&e->actual.of[v]);
-        if (ops->host)
-            seg->buffers[i] = (struct backend_buffer){.host = at, .bytes = bytes};
-        else if (i < seg->n_in && (err = ops->write(seg->backend, &seg->buffers[i], at, bytes)))
-            return yk_fail(why, err, "cannot write '%s' to backend %s", e->graph->values[v].name, ops->name);
-    }
-    struct backend_run run = {.shapes = &e->actual,
-        .in = seg->pointers,
-        .out = seg->pointers + seg->n_in,
-        .scratch = ops->host ? e->arena : seg->scratch,
-        .seed = seed,
-        .trace = e->trace ? on_node : NULL,
-        .trace_arg = e};
-    struct waiter w = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
-    if (start(e, seg))
-        return yk_fail(why, YK_CANCELED, "canceled");
-    ops->submit(seg->backend, seg->handle, &run, on_done, &w);
-    pthread_mutex_lock(&w.lock);
-    while (!w.done)
-        pthread_cond_wait(&w.wake, &w.lock);
-    pthread_mutex_unlock(&w.lock);
-    stop(e);
-    pthread_cond_destroy(&w.wake);
-    pthread_mutex_destroy(&w.lock);
-    if (w.err)
-        return yk_fail(why, w.err, "%s", w.text);
-    for (int32_t i = 0; !ops->host && i < seg->n_out; i++) {
-        int32_t v = seg->out[i];
-        err = ops->read(
-            seg->backend, &seg->buffers[seg->n_in + i], address(e, v, in, out), shape_bytes(&e->actual.of[v]));
-        if (err)
-            return yk_fail(why, err, "cannot read '%s' from backend %s", e->graph->values[v].name, ops->name);
-    }
-    return YK_OK;
-}
-
-yk_err exec_run(struct exec *e, const int64_t *sizes, const struct tensor *in, struct tensor *out, uint64_t seed,
-    struct yk_diag *why)
-{
-    const struct shapes *s;
-    yk_err err = exec_sizes(e, sizes, &s, why);
-    for (int32_t i = 0; !err && i < e->plan.n_in; i++)
-        err = check_tensor(e, &in[i], e->plan.in[i], why);
-    for (int32_t i = 0; !err && i < e->plan.n_out; i++)
-        err = check_tensor(e, &out[i], e->plan.out[i], why);
-    if (err)
-        return err;
-    pthread_mutex_lock(&e->lock);
-    e->busy = true;
-    atomic_store(&e->canceled, false);
-    pthread_mutex_unlock(&e->lock);
-    for (int32_t i = 0; !err && i < e->n_segments; i++)
-        err = run_segment(e, &e->segments[i], in, out, seed, why);
-    pthread_mutex_lock(&e->lock);
-    e->busy = false;
-    pthread_mutex_unlock(&e->lock);
-    return err;
-}
-
-void exec_cancel(struct exec *e)
-{
-    pthread_mutex_lock(&e->lock);
-    if (e->busy) {
-        atomic_store(&e->canceled, true);
-        if (e->running)
-            e->running->backend->ops->cancel(e->running->backend, e->running->handle);
-    }
-    pthread_mutex_unlock(&e->lock);
 }

@@ -5,6 +5,7 @@
 
 #include "common/memplan.h"
 #include "kernels/backend.h"
+#include "kernels/dyn.h"
 
 struct exec;
 
@@ -19,7 +20,9 @@ struct exec_config {
     yk_err (*weight)(void *arg, int32_t value, const void **data, struct yk_diag *why);
     void *weight_arg;
     bool weights_variable;
+    int64_t heap_limit; /* bytes of values whose size depends on data; 0: EXEC_HEAP_LIMIT */
 };
+#define EXEC_HEAP_LIMIT ((int64_t)1 << 30)
 
 /* Errors: YK_UNSUPPORTED (a form that no backend here has: names node and form), YK_NOMEM (with the plan's figures). */
 yk_err exec_open(const struct exec_config *config, struct exec **out, struct yk_diag *why);
@@ -38,6 +41,11 @@ yk_err exec_sizes(struct exec *e, const int64_t *sizes, const struct shapes **ou
  * they may not overlap each other. Blocks until done. Not reentrant. */
 yk_err exec_run(struct exec *e, const int64_t *sizes, const struct tensor *in, struct tensor *out, uint64_t seed,
     struct yk_diag *why);
+/* A run of a whole graph with values of any kind: in and out by position in graph->inputs and graph->outputs. This is
+ * the way to sequences, optionals and outputs whose shape depends on data; what is a tensor of known shape must have
+ * that shape. in is borrowed for the call; of each out the caller becomes a user (dyn_unref). */
+yk_err exec_run_values(struct exec *e, const int64_t *sizes, struct dyn_value *const *in, struct dyn_value **out,
+    uint64_t seed, struct yk_diag *why);
 void exec_cancel(struct exec *e); /* any thread: a run in progress ends with YK_CANCELED at the next segment */
 
 /* Called after each node of host segments, for `bench --ops` and profiles; NULL ends it. */

@@ -1,0 +1,47 @@
+/* What exec.c (open, close) and exec_run.c share. Private to exec*.c. */
+#ifndef YK_EXEC_IMPL_H
+#define YK_EXEC_IMPL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "kernels/exec.h"
+#include "kernels/host.h"
+
+struct exec_segment {
+    struct backend *backend;
+    int32_t *nodes, n_nodes;
+    int32_t *in, n_in, *out, n_out;
+    void *handle;
+    void *scratch;                  /* of its own, NULL for host backends */
+    struct backend_buffer *buffers; /* n_in, then n_out */
+    struct backend_buffer **pointers;
+    int n_owned; /* buffers from the backend's alloc */
+};
+
+struct exec {
+    const struct graph *graph;
+    struct backends *backends;
+    uint8_t *in_stage;
+    int64_t *max_sizes, *sizes; /* sizes: of `actual` */
+    struct shape *given;        /* shapes of inputs that were given otherwise */
+    const struct shape **input_shapes;
+    char (*forms)[BACKEND_FORM_MAX];
+    struct shapes max, actual;
+    bool has_max, has_actual, has_plan;
+    struct memplan plan;
+    char *arena;
+    const void **weights; /* by value id */
+    void **copies;        /* by value id: of unaligned weights */
+    struct exec_segment *segments;
+    int32_t n_segments;
+    int64_t held;
+    void (*trace)(void *arg, int32_t node, const char *form, double ms);
+    void *trace_arg;
+    pthread_mutex_t lock;
+    struct exec_segment *running; /* under lock */
+    bool busy;                    /* under lock */
+    atomic_bool canceled;
+};
+
+#endif

@@ -1,0 +1,275 @@
+/* One run of a stage: its segments in order, each waited for. */
+#include "kernels/exec_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Smaller sizes nearly always mean smaller values; what a model does otherwise would leave its place in the plan. */
+static yk_err check_fits(const struct exec *e, const struct shapes *s, struct yk_diag *why)
+{
+    const struct graph *g = e->graph;
+    for (int32_t i = 0; i < g->n_nodes; i++) {
+        const struct node *n = &g->nodes[i];
+        if (!e->in_stage[i])
+            continue;
+        for (int32_t k = 0; k < n->n_in + n->n_out; k++) {
+            int32_t v = k < n->n_in ? n->in[k] : n->out[k - n->n_in];
+            if (v >= 0 && shape_bytes(&s->of[v]) > shape_bytes(&e->max.of[v])) {
+                char now[128], most[128];
+                shape_text(&s->of[v], now, sizeof(now));
+                shape_text(&e->max.of[v], most, sizeof(most));
+                return yk_fail(
+                    why, YK_LIMIT, "value '%s' would be %s; the stage was loaded for %s", g->values[v].name, now, most);
+            }
+        }
+    }
+    return YK_OK;
+}
+
+yk_err exec_sizes(struct exec *e, const int64_t *sizes, const struct shapes **out, struct yk_diag *why)
+{
+    const struct graph *g = e->graph;
+    size_t bytes = (size_t)g->n_syms * sizeof(int64_t);
+    if (!sizes)
+        sizes = e->max_sizes;
+    if (!e->has_actual || memcmp(sizes, e->sizes, bytes) != 0) {
+        struct shapes s;
+        for (int32_t i = 0; i < g->n_syms; i++)
+            if (sizes[i] > e->max_sizes[i])
+                return yk_fail(why, YK_LIMIT, "dimension '%s' is %lld; the stage was loaded for at most %lld",
+                    g->syms[i], (long long)sizes[i], (long long)e->max_sizes[i]);
+        yk_err err = shapes_infer(g, sizes, e->input_shapes, &s, why);
+        if (err)
+            return err;
+        if ((err = check_fits(e, &s, why))) {
+            shapes_fini(&s);
+            return err;
+        }
+        if (e->has_actual)
+            shapes_fini(&e->actual);
+        e->actual = s;
+        e->has_actual = true;
+        memcpy(e->sizes, sizes, bytes);
+    }
+    *out = &e->actual;
+    return YK_OK;
+}
+
+static yk_err check_tensor(const struct exec *e, const struct tensor *t, int32_t v, struct yk_diag *why)
+{
+    const struct shape *want = &e->actual.of[v];
+    if (!shape_equal(&t->shape, want)) {
+        char got[128], text[128];
+        shape_text(&t->shape, got, sizeof(got));
+        shape_text(want, text, sizeof(text));
+        return yk_fail(why, YK_INVAL, "'%s' is %s, wants %s", e->graph->values[v].name, got, text);
+    }
+    if (shape_bytes(want) > 0 && (!t->data || (uintptr_t)t->data % dtype_bytes(want->dtype) != 0))
+        return yk_fail(why, YK_INVAL, "'%s' has no aligned data", e->graph->values[v].name);
+    return YK_OK;
+}
+
+static void *address(const struct exec *e, int32_t v, const struct tensor *in, const struct tensor *out)
+{
+    struct memplan_place p = memplan_place(&e->plan, e->graph, v);
+    switch (p.where) {
+    case MEMPLAN_ARENA:
+        return e->arena + p.offset;
+    case MEMPLAN_WEIGHT:
+        return (void *)(uintptr_t)e->weights[p.root];
+    case MEMPLAN_IN:
+        return in[p.index].data;
+    case MEMPLAN_OUT:
+        return out[p.index].data;
+    default:
+        return NULL;
+    }
+}
+
+struct waiter {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool done;
+    yk_err err;
+    char text[sizeof(((struct yk_diag *)0)->text)];
+};
+
+static void on_done(void *arg, yk_err err, const char *why)
+{
+    struct waiter *w = arg;
+    pthread_mutex_lock(&w->lock);
+    w->done = true;
+    w->err = err;
+    strncpy(w->text, why ? why : "", sizeof(w->text) - 1);
+    pthread_cond_signal(&w->wake);
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void on_node(void *arg, int32_t node, double ms)
+{
+    struct exec *e = arg;
+    e->trace(e->trace_arg, node, e->forms[node], ms);
+}
+
+/* True if the run was canceled before this segment. */
+static bool start(struct exec *e, struct exec_segment *seg)
+{
+    pthread_mutex_lock(&e->lock);
+    bool canceled = atomic_load(&e->canceled);
+    e->running = canceled ? NULL : seg;
+    pthread_mutex_unlock(&e->lock);
+    return canceled;
+}
+
+static void stop(struct exec *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->running = NULL;
+    pthread_mutex_unlock(&e->lock);
+}
+
+static yk_err run_segment(struct exec *e, struct exec_segment *seg, const struct tensor *in, struct tensor *out,
+    uint64_t seed, struct yk_diag *why)
+{
+    const struct backend_ops *ops = seg->backend->ops;
+    yk_err err = YK_OK;
+    for (int32_t i = 0; i < seg->n_in + seg->n_out; i++) {
+        int32_t v = i < seg->n_in ? seg->in[i] : seg->out[i - seg->n_in];
+        void *at = address(e, v, in, out);
+        int64_t bytes = shape_bytes(&e->actual.of[v]);
+        if (ops->host)
+            seg->buffers[i] = (struct backend_buffer){.host = at, .bytes = bytes};
+        else if (i < seg->n_in && (err = ops->write(seg->backend, &seg->buffers[i], at, bytes)))
+            return yk_fail(why, err, "cannot write '%s' to backend %s", e->graph->values[v].name, ops->name);
+    }
+    struct backend_run run = {.shapes = &e->actual,
+        .in = seg->pointers,
+        .out = seg->pointers + seg->n_in,
+        .scratch = ops->host ? e->arena : seg->scratch,
+        .seed = seed,
+        .trace = e->trace ? on_node : NULL,
+        .trace_arg = e};
+    struct waiter w = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
+    if (start(e, seg))
+        return yk_fail(why, YK_CANCELED, "canceled");
+    ops->submit(seg->backend, seg->handle, &run, on_done, &w);
+    pthread_mutex_lock(&w.lock);
+    while (!w.done)
+        pthread_cond_wait(&w.wake, &w.lock);
+    pthread_mutex_unlock(&w.lock);
+    stop(e);
+    pthread_cond_destroy(&w.wake);
+    pthread_mutex_destroy(&w.lock);
+    if (w.err)
+        return yk_fail(why, w.err, "%s", w.text);
+    for (int32_t i = 0; !ops->host && i < seg->n_out; i++) {
+        int32_t v = seg->out[i];
+        err = ops->read(
+            seg->backend, &seg->buffers[seg->n_in + i], address(e, v, in, out), shape_bytes(&e->actual.of[v]));
+        if (err)
+            return yk_fail(why, err, "cannot read '%s' from backend %s", e->graph->values[v].name, ops->name);
+    }
+    return YK_OK;
+}
+
+yk_err exec_run(struct exec *e, const int64_t *sizes, const struct tensor *in, struct tensor *out, uint64_t seed,
+    struct yk_diag *why)
+{
+    const struct shapes *s;
+    yk_err err = exec_sizes(e, sizes, &s, why);
+    for (int32_t i = 0; !err && i < e->plan.n_in; i++)
+        err = check_tensor(e, &in[i], e->plan.in[i], why);
+    for (int32_t i = 0; !err && i < e->plan.n_out; i++)
+        err = check_tensor(e, &out[i], e->plan.out[i], why);
+    if (err)
+        return err;
+    pthread_mutex_lock(&e->lock);
+    e->busy = true;
+    atomic_store(&e->canceled, false);
+    pthread_mutex_unlock(&e->lock);
+    for (int32_t i = 0; !err && i < e->n_segments; i++)
+        err = run_segment(e, &e->segments[i], in, out, seed, why);
+    pthread_mutex_lock(&e->lock);
+    e->busy = false;
+    pthread_mutex_unlock(&e->lock);
+    return err;
+}
+
+void exec_cancel(struct exec *e)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->busy) {
+        atomic_store(&e->canceled, true);
+        if (e->running)
+            e->running->backend->ops->cancel(e->running->backend, e->running->handle);
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* ---- values of any kind ---- */
+
+static int32_t position(const int32_t *ids, int32_t n, int32_t value)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (ids[i] == value)
+            return i;
+    return -1;
+}
+
+/* A graph output that no node makes: an input, or a weight (copied, since it may outlive the exec). */
+static yk_err unmade_output(
+    const struct exec *e, int32_t v, struct dyn_value *const *in, struct dyn_value **out, struct yk_diag *why)
+{
+    const struct graph *g = e->graph;
+    int32_t k = position(g->inputs, g->n_inputs, v);
+    if (k >= 0) {
+        *out = dyn_ref(in[k]);
+        return YK_OK;
+    }
+    const struct value *w = &g->values[v];
+    if (w->kind != VALUE_WEIGHT || (!w->data && w->bytes > 0))
+        return yk_fail(why, YK_NOTFOUND, "graph output '%s' has no data here", w->name);
+    yk_err err = dyn_tensor(NULL, &w->shape, out, why);
+    if (!err && w->bytes > 0)
+        memcpy((*out)->tensor.data, w->data, (size_t)w->bytes);
+    return err;
+}
+
+yk_err exec_run_values(struct exec *e, const int64_t *sizes, struct dyn_value *const *in, struct dyn_value **out,
+    uint64_t seed, struct yk_diag *why)
+{
+    const struct graph *g = e->graph;
+    const struct memplan *m = &e->plan;
+    const struct shapes *s;
+    struct tensor *args = yk_try_alloc((size_t)m->n_in + 1, sizeof(*args));
+    struct tensor *outs = yk_try_alloc((size_t)m->n_out + 1, sizeof(*outs));
+    struct dyn_value **made = yk_try_alloc((size_t)g->n_outputs + 1, sizeof(struct dyn_value *));
+    yk_err err = args && outs && made ? exec_sizes(e, sizes, &s, why) : yk_fail(why, YK_NOMEM, "no memory to run");
+    for (int32_t i = 0; !err && i < m->n_in; i++) {
+        int32_t k = position(g->inputs, g->n_inputs, m->in[i]);
+        if (k < 0 || in[k]->type != VALUE_TENSOR)
+            err = yk_fail(why, YK_INVAL, "'%s' is not given as a tensor", g->values[m->in[i]].name);
+        else
+            args[i] = in[k]->tensor;
+    }
+    for (int32_t i = 0; !err && i < g->n_outputs; i++) {
+        int32_t k = position(m->out, m->n_out, g->outputs[i]);
+        if (k < 0) {
+            err = unmade_output(e, g->outputs[i], in, &made[i], why);
+        } else if (!(err = dyn_tensor(NULL, &s->of[g->outputs[i]], &made[i], why))) {
+            outs[k] = made[i]->tensor;
+        }
+    }
+    if (!err)
+        err = exec_run(e, sizes, args, outs, seed, why);
+    for (int32_t i = 0; made && i < g->n_outputs; i++) {
+        if (err)
+            dyn_unref(made[i]);
+        else
+            out[i] = made[i];
+    }
+    free(args);
+    free(outs);
+    free(made);
+    return err;
+}
