@@ -24,6 +24,12 @@ static const struct op ops[] = {
     {"Gemm", "", 2, 3, 1, 1, 13, OP_CONTRACTION, op_rule_gemm, op_flops_gemm},
     {"FusedGemm", "ai.yoke", 2, 3, 1, 1, 1, OP_CONTRACTION, op_rule_fused_gemm, op_flops_gemm},
     {"MatMul", "", 2, 2, 1, 1, 13, OP_CONTRACTION, op_rule_matmul, op_flops_matmul},
+    {"ConvTranspose", "", 2, 3, 1, 1, 11, OP_CONTRACTION, op_rule_deconv, op_flops_deconv},
+    {"RNN", "", 3, 6, 1, 2, 14, OP_CONTRACTION, op_rule_rnn, op_flops_rnn},
+    {"GRU", "", 3, 6, 1, 2, 14, OP_CONTRACTION, op_rule_rnn, op_flops_rnn},
+    {"LSTM", "", 3, 8, 1, 3, 14, OP_CONTRACTION, op_rule_rnn, op_flops_rnn},
+    {"Einsum", "", 1, VARIADIC, 1, 1, 12, OP_CONTRACTION, op_rule_einsum, op_flops_einsum},
+    {"Resize", "", 1, 4, 1, 1, 13, 0, op_rule_resize, op_flops_resize},
     /* pooling */
     {"MaxPool", "", 1, 1, 1, 2, 12, 0, op_rule_max_pool, op_flops_pool},
     {"AveragePool", "", 1, 1, 1, 1, 11, 0, op_rule_average_pool, op_flops_pool},

@@ -74,6 +74,10 @@ struct conv_dims { /* of Conv, ConvTranspose and pooling; axes 0..spatial-1 are 
  * ceil_mode no window starts behind the input and its front padding. */
 yk_err op_conv_dims(
     const struct node *n, const struct shape *x, const struct shape *w, struct conv_dims *out, struct yk_diag *why);
+/* ConvTranspose: in[] are of x, out[] of y. output_padding and output_shape are resolved into out[] and the pads: tap k
+ * of input i goes to output i * stride + k * dilation - pad_begin, where that is one. */
+yk_err op_deconv_dims(
+    const struct node *n, const struct shape *x, const struct shape *w, struct conv_dims *out, struct yk_diag *why);
 yk_err op_broadcast(const struct shape *const *in, int n, struct shape *out, struct yk_diag *why);
 /* Slice: per axis of input 0 the first index, the step (may be negative) and how many; starts.. come from contents. */
 struct slice_dims {

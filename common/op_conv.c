@@ -134,6 +134,116 @@ yk_err op_conv_dims(
     return YK_OK;
 }
 
+/* Size and pads of axis i from output_shape (want >= 0) or the pads. */
+static yk_err deconv_size(
+    struct conv_dims *d, int i, enum auto_pad pad, int64_t extra, int64_t want, struct yk_diag *why)
+{
+    int64_t full, reach = (d->k[i] - 1) * d->dilation[i] + 1;
+    if (d->in[i] < 1)
+        return yk_fail(why, YK_INVAL, "axis %d is empty", i + 2);
+    if (!yk_mul_i64(d->in[i] - 1, d->stride[i], &full) || full > YK_MAX_COUNT || (full += reach + extra) > YK_MAX_COUNT)
+        return yk_fail(why, YK_LIMIT, "axis %d is too large", i + 2);
+    if (want < 0 && (pad == PAD_UPPER || pad == PAD_LOWER) && !yk_mul_i64(d->in[i], d->stride[i], &want))
+        return yk_fail(why, YK_LIMIT, "axis %d is too large", i + 2);
+    if (want >= 0) { /* an odd rest goes to the end for SAME_UPPER, else to the front */
+        int64_t total = YK_MAX(full - want, 0);
+        d->pad_begin[i] = pad == PAD_UPPER ? total / 2 : total - total / 2;
+        d->pad_end[i] = total - d->pad_begin[i];
+        d->out[i] = want;
+    } else {
+        if (pad == PAD_VALID)
+            d->pad_begin[i] = d->pad_end[i] = 0;
+        d->out[i] = full - d->pad_begin[i] - d->pad_end[i];
+    }
+    if (d->out[i] < 1)
+        return yk_fail(why, YK_INVAL, "axis %d of the output would have %lld elements", i + 2, (long long)d->out[i]);
+    return YK_OK;
+}
+
+yk_err op_deconv_dims(
+    const struct node *n, const struct shape *x, const struct shape *w, struct conv_dims *out, struct yk_diag *why)
+{
+    struct conv_dims d = {.spatial = x->rank - 2, .group = 1};
+    enum auto_pad pad;
+    bool found, sized;
+    int64_t pads[6] = {0}, extra[3] = {0}, want[5] = {-1, -1, -1, -1, -1};
+    const struct attr *group = node_attr(n, "group"), *size = node_attr(n, "output_shape");
+    yk_err err;
+
+    if (d.spatial < 1 || d.spatial > 3)
+        return yk_fail(why, x->rank > 5 ? YK_UNSUPPORTED : YK_INVAL, "input has %d axes, wants 3 to 5", x->rank);
+    if (w->rank != x->rank)
+        return yk_fail(why, YK_INVAL, "weight has %d axes, input %d", w->rank, x->rank);
+    if (group && group->kind != ATTR_INT)
+        return yk_fail(why, YK_INVAL, "attribute group is not an integer");
+    d.group = group ? group->i : 1;
+    d.n = x->dims[0];
+    d.c = x->dims[1];
+    for (int i = 0; i < 3; i++) {
+        d.in[i] = i < d.spatial ? x->dims[2 + i] : 1;
+        d.out[i] = d.k[i] = d.stride[i] = d.dilation[i] = 1;
+    }
+    if (d.group < 1 || d.c < 1 || d.c % d.group != 0)
+        return yk_fail(why, YK_INVAL, "%lld input channels in %lld groups", (long long)d.c, (long long)d.group);
+    if (w->dims[0] != d.c)
+        return yk_fail(
+            why, YK_INVAL, "input has %lld channels, the weight wants %lld", (long long)d.c, (long long)w->dims[0]);
+    if (w->dims[1] < 1 || !yk_mul_i64(w->dims[1], d.group, &d.oc))
+        return yk_fail(why, YK_INVAL, "the weight has %lld output channels in each of %lld groups",
+            (long long)w->dims[1], (long long)d.group);
+    if ((err = ints_attr(n, "kernel_shape", d.spatial, 1, d.k, &found, why)) != YK_OK)
+        return err;
+    for (int i = 0; i < d.spatial; i++) {
+        if (w->dims[2 + i] < 1 || w->dims[2 + i] > INT32_MAX || (found && w->dims[2 + i] != d.k[i]))
+            return yk_fail(why, YK_INVAL, "kernel_shape and weight do not agree");
+        d.k[i] = w->dims[2 + i];
+    }
+    /* output_shape may have the batch and the channels in front. */
+    int front = size && size->kind == ATTR_INTS && size->n == (size_t)d.spatial + 2 ? 2 : 0;
+    if ((err = ints_attr(n, "strides", d.spatial, 1, d.stride, &found, why)) != YK_OK ||
+        (err = ints_attr(n, "dilations", d.spatial, 1, d.dilation, &found, why)) != YK_OK ||
+        (err = ints_attr(n, "pads", 2 * d.spatial, 0, pads, &found, why)) != YK_OK ||
+        (err = ints_attr(n, "output_padding", d.spatial, 0, extra, &found, why)) != YK_OK ||
+        (err = ints_attr(n, "output_shape", d.spatial + front, 0, want, &sized, why)) != YK_OK ||
+        (err = auto_pad(n, &pad, why)) != YK_OK)
+        return err;
+    for (int i = 0; i < d.spatial; i++) {
+        d.pad_begin[i] = pads[i];
+        d.pad_end[i] = pads[d.spatial + i];
+        if ((err = deconv_size(&d, i, pad, extra[i], want[front + i], why)) != YK_OK)
+            return err;
+    }
+    *out = d;
+    return YK_OK;
+}
+
+/* ConvTranspose-11. */
+yk_err op_rule_deconv(struct op_ctx *c)
+{
+    struct conv_dims d;
+    yk_err err;
+    for (int i = 0; i < c->n_in; i++)
+        if ((err = op_want(c, i, OP_FLOATS)) != YK_OK || (err = op_want_same(c, 0, i)) != YK_OK)
+            return err;
+    if ((err = op_deconv_dims(c->node, c->in[0], c->in[1], &d, c->why)) != YK_OK)
+        return err;
+    if (c->n_in > 2 && c->in[2] && (c->in[2]->rank != 1 || c->in[2]->dims[0] != d.oc))
+        return yk_fail(c->why, YK_INVAL, "bias does not have %lld elements", (long long)d.oc);
+    int64_t dims[5] = {d.n, d.oc, d.out[0], d.out[1], d.out[2]};
+    op_out(c, 0, c->in[0]->dtype, d.spatial + 2, dims);
+    return YK_OK;
+}
+
+double op_flops_deconv(const struct op_ctx *c)
+{
+    struct conv_dims d;
+    if (op_deconv_dims(c->node, c->in[0], c->in[1], &d, NULL))
+        return 0;
+    double in = (double)d.n * (double)d.c * (double)d.in[0] * (double)d.in[1] * (double)d.in[2];
+    double taps = (double)(d.oc / d.group) * (double)d.k[0] * (double)d.k[1] * (double)d.k[2];
+    return in * taps * 2 + (c->n_in > 2 && c->in[2] ? (double)shape_count(&c->out[0]) : 0);
+}
+
 /* Activation of the fused ops. */
 static yk_err check_activation(const struct op_ctx *c)
 {

@@ -49,7 +49,8 @@ bool op_fits(enum dtype t, int64_t v);
     X(identity) X(dropout) X(cast) X(cast_like) X(flatten) X(reshape) X(transpose) X(squeeze) X(unsqueeze) \
     X(shape) X(size) X(constant) X(constant_of_shape) X(range) X(eye_like) X(trilu) X(one_hot) \
     X(concat) X(split) X(slice) X(gather) X(gather_elements) X(gather_nd) X(scatter_elements) X(scatter_nd) \
-    X(expand) X(tile) X(pad) X(depth_to_space) X(space_to_depth)
+    X(expand) X(tile) X(pad) X(depth_to_space) X(space_to_depth) \
+    X(deconv) X(rnn) X(einsum) X(resize)
 /* clang-format on */
 #define X(rule) yk_err op_rule_##rule(struct op_ctx *c);
 OP_RULES(X)
@@ -65,5 +66,9 @@ double op_flops_nary(const struct op_ctx *c);  /* inputs - 1 per output element 
 double op_flops_softmax(const struct op_ctx *c);
 double op_flops_norm(const struct op_ctx *c);
 double op_flops_zero(const struct op_ctx *c);
+double op_flops_deconv(const struct op_ctx *c);
+double op_flops_rnn(const struct op_ctx *c);
+double op_flops_einsum(const struct op_ctx *c);
+double op_flops_resize(const struct op_ctx *c);
 
 #endif

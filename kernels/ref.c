@@ -270,8 +270,8 @@ struct ref_activation ref_activation_of(const struct node *n)
     return a;
 }
 
-static const struct host_rows *const families[] = {
-    &ref_math, &ref_move, &ref_index, &ref_reduce, &ref_norm, &ref_conv, &ref_pool, &ref_gemm};
+static const struct host_rows *const families[] = {&ref_math, &ref_move, &ref_index, &ref_reduce, &ref_norm, &ref_conv,
+    &ref_pool, &ref_gemm, &ref_rnn, &ref_resize, &ref_einsum};
 
 const struct host_kernel *ref_kernel(const struct node *node)
 {

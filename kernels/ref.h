@@ -2,13 +2,16 @@
  * in index order, integers wrap. It is the oracle of the other backends and the last one a node falls back to. Its bits
  * are the same everywhere but for functions of libm (log, sin ...): two libms may differ in the last bit of a double,
  * which shows in an f32 once in about 2^29 values. Split by family: ref_math (elementwise), ref_move (data movement),
- * ref_index (gather, scatter, pad), ref_reduce, ref_norm, ref_conv, ref_pool, ref_gemm. */
+ * ref_index (gather, scatter, pad), ref_reduce, ref_norm, ref_conv, ref_pool, ref_gemm, ref_rnn, ref_resize,
+ * ref_einsum. */
 #ifndef YK_REF_H
 #define YK_REF_H
 
 #include "kernels/host.h"
 
 extern const struct host_rows ref_math, ref_move, ref_index, ref_reduce, ref_norm, ref_conv, ref_pool, ref_gemm;
+
+extern const struct host_rows ref_rnn, ref_resize, ref_einsum;
 
 /* The reference kernel of a node (form "ref@generic"), NULL if the op has none. */
 const struct host_kernel *ref_kernel(const struct node *node);

@@ -1,4 +1,4 @@
-/* Convolution, 1 to 3 spatial axes, grouped, with the epilogue of FusedConv. */
+/* Convolution, 1 to 3 spatial axes, grouped, with the epilogue of FusedConv, and transposed convolution. */
 #include "kernels/ref.h"
 
 struct conv_job {
@@ -74,8 +74,75 @@ static yk_err run_conv(struct host_call *c)
     return YK_OK;
 }
 
+/* ---- ConvTranspose: every output gathers what its taps would have scattered ---- */
+
+/* Input index of tap k on axis s for output o; -1 if there is none. */
+static int64_t deconv_source(const struct conv_dims *d, int s, int64_t o, int64_t k)
+{
+    int64_t i = o + d->pad_begin[s] - k * d->dilation[s];
+    return i < 0 || i % d->stride[s] != 0 || i / d->stride[s] >= d->in[s] ? -1 : i / d->stride[s];
+}
+
+static double deconv_sum(const struct conv_job *j, int64_t n, int64_t oc, const int64_t *at)
+{
+    const struct conv_dims *d = &j->d;
+    const double *weights = j->c->workspace;
+    int64_t per = d->c / d->group, rows = d->oc / d->group, first = oc / rows * per;
+    int64_t taps = d->k[0] * d->k[1] * d->k[2], plane = d->in[0] * d->in[1] * d->in[2];
+    double sum = 0;
+    for (int64_t ch = first; ch < first + per; ch++) {
+        const double *w = weights + (ch * rows + oc % rows) * taps;
+        int64_t base = (n * d->c + ch) * plane;
+        for (int64_t a = 0; a < d->k[0]; a++) {
+            int64_t i = deconv_source(d, 0, at[0], a);
+            for (int64_t b = 0; b < d->k[1] && i >= 0; b++) {
+                int64_t k = deconv_source(d, 1, at[1], b);
+                for (int64_t e = 0; e < d->k[2] && k >= 0; e++) {
+                    int64_t l = deconv_source(d, 2, at[2], e);
+                    if (l >= 0)
+                        sum += w[(a * d->k[1] + b) * d->k[2] + e] *
+                               ref_d(&j->c->in[0], base + (i * d->in[1] + k) * d->in[2] + l);
+                }
+            }
+        }
+    }
+    return sum;
+}
+
+static void deconv_piece(void *arg, int64_t begin, int64_t end)
+{
+    const struct conv_job *j = arg;
+    struct host_call *c = j->c;
+    const struct conv_dims *d = &j->d;
+    int64_t plane = d->out[0] * d->out[1] * d->out[2];
+    for (int64_t p = begin; p < end; p++) {
+        int64_t n = p / d->oc, oc = p % d->oc, at[3], i = p * plane;
+        double bias = ref_has(c, 2) ? ref_d(&c->in[2], oc) : 0;
+        for (at[0] = 0; at[0] < d->out[0]; at[0]++)
+            for (at[1] = 0; at[1] < d->out[1]; at[1]++)
+                for (at[2] = 0; at[2] < d->out[2]; at[2]++, i++) {
+                    double v = deconv_sum(j, n, oc, at) + bias;
+                    ref_store_d(c->out[0].data, c->out[0].shape.dtype, i, 1, &v, 1);
+                }
+    }
+}
+
+static yk_err run_deconv(struct host_call *c)
+{
+    struct conv_job j = {.c = c};
+    yk_err err = op_deconv_dims(c->node, &c->in[0].shape, &c->in[1].shape, &j.d, c->why);
+    if (err)
+        return err;
+    ref_load_d(c->workspace, c->in[1].data, c->in[1].shape.dtype, 0, 1, tensor_count(&c->in[1]));
+    double taps = (double)(j.d.c / j.d.group) * (double)(j.d.k[0] * j.d.k[1] * j.d.k[2]);
+    double cost = 2 * taps * (double)(j.d.out[0] * j.d.out[1] * j.d.out[2]);
+    host_split(c, j.d.n * j.d.oc, cost > 1e9 ? 1000000000 : (int64_t)cost, deconv_piece, &j);
+    return YK_OK;
+}
+
 static const struct host_kernel rows[] = {
     {.domain = "", .op = "Conv", .kind = "ref", .sizes = sizes_conv, .run = run_conv},
     {.domain = "ai.yoke", .op = "FusedConv", .kind = "ref", .sizes = sizes_conv, .run = run_conv},
+    {.domain = "", .op = "ConvTranspose", .kind = "ref", .sizes = sizes_conv, .run = run_deconv},
 };
 const struct host_rows ref_conv = {rows, (int)YK_COUNT(rows)};
