@@ -1,6 +1,8 @@
 #include "agent/data.h"
 
 #include "agent/data_files.h"
+#include "agent/data_images.h"
+#include "agent/image.h"
 #include "common/npy.h"
 
 #include <errno.h>
@@ -26,6 +28,7 @@ struct data_set {
     enum dtype y_dtype; /* DT_NONE: no labels */
     double *mean, *std; /* per channel, or NULL */
     int64_t channels;
+    struct data_images *images; /* all of the set, if it is one of images */
 };
 
 int64_t data_count(const struct data_set *d)
@@ -40,7 +43,25 @@ const struct shape *data_sample(const struct data_set *d)
 
 bool data_labelled(const struct data_set *d)
 {
-    return d->y_dtype != DT_NONE;
+    return d->y_dtype != DT_NONE || (d->images && data_images_labelled(d->images));
+}
+
+const char *data_name(const struct data_set *d, int64_t sample)
+{
+    return d->images && sample >= 0 && sample < d->count ? data_images_name(d->images, sample) : NULL;
+}
+
+const char *data_note(const struct data_set *d)
+{
+    return d->images ? data_images_note(d->images) : NULL;
+}
+
+void data_target_of(const struct graph *g, int32_t value, struct data_target *out)
+{
+    const struct value *v = &g->values[value];
+    *out = (struct data_target){.dtype = v->dtype, .rank = v->rank};
+    for (int i = 0; i < v->rank; i++)
+        out->dims[i] = v->dims[i].sym < 0 ? YK_MAX(v->dims[i].value, 0) : 0;
 }
 
 void data_close(struct data_set *d)
@@ -49,6 +70,7 @@ void data_close(struct data_set *d)
         return;
     data_files_close(&d->x_file);
     data_files_close(&d->y_file);
+    data_images_close(d->images);
     free(d->mean);
     free(d->std);
     free(d);
@@ -222,13 +244,36 @@ static yk_err finish_open(struct data_set *d, const struct data_options *o, stru
     d->sample_elements = shape_count(&d->sample);
     if (d->sample_elements < 0)
         return yk_fail(why, YK_LIMIT, "a sample is too large");
+    if (d->images) { /* they normalise themselves */
+        *out = d;
+        return YK_OK;
+    }
     yk_err err = set_options(d, o, why);
     if (!err)
         *out = d;
     return err;
 }
 
-/* fd is a folder, or a .npy file. Takes fd. */
+static yk_err open_images(
+    struct data_set *d, int fd, const char *path, const char *root, const struct data_options *o, struct yk_diag *why)
+{
+    yk_err err = data_images_open(fd, path, root, o, &d->images, why);
+    if (!err) {
+        d->count = data_images_count(d->images);
+        d->sample = *data_images_sample(d->images);
+    }
+    return err;
+}
+
+/* By what it starts with; a name of an image is an image too, so that a broken one is told as such. */
+static bool is_image(int fd, const char *path)
+{
+    uint8_t head[8];
+    ssize_t n = pread(fd, head, sizeof head, 0);
+    return image_known(head, n > 0 ? (size_t)n : 0) || data_images_named(path);
+}
+
+/* fd is a folder, a .npy file or an image. Takes fd. */
 static yk_err open_fd(int fd, const char *path, const char *root, const struct data_options *o, struct data_set **out,
     struct yk_diag *why)
 {
@@ -239,6 +284,8 @@ static yk_err open_fd(int fd, const char *path, const char *root, const struct d
     d->root = root;
     if (fstat(fd, &st) != 0) {
         err = yk_fail(why, yk_err_from_errno(errno), "%s: %s", path, strerror(errno));
+    } else if (S_ISREG(st.st_mode) && is_image(fd, path)) {
+        err = open_images(d, fd, path, root, o, why);
     } else if (S_ISREG(st.st_mode)) {
         char self[64];
         snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
@@ -258,8 +305,8 @@ static yk_err open_fd(int fd, const char *path, const char *root, const struct d
             err = open_idx(d, fd, split, why);
         else if (faccessat(fd, "x.npy", F_OK, 0) == 0)
             err = open_npy_folder(d, fd, why);
-        else
-            err = yk_fail(why, YK_NOTFOUND, "no %s[.gz] and no x.npy in it", plain);
+        else if ((err = open_images(d, fd, path, root, o, why)) == YK_NOTFOUND)
+            err = yk_fail(why, err, "no %s[.gz], no x.npy, no .jpg, .jpeg or .png and no class folders in it", plain);
         if (err)
             yk_wrap(why, err, "%s", path);
     }
@@ -350,6 +397,8 @@ yk_err data_read(struct data_set *d, int64_t first, int64_t count, void *x, int6
     if (first < 0 || count < 0 || first > d->count - count)
         return yk_fail(
             why, YK_INVAL, "samples %" PRId64 "..%" PRId64 " of a set of %" PRId64, first, first + count, d->count);
+    if (d->images)
+        return data_images_read(d->images, first, count, x, y, why);
     size_t each = (size_t)d->sample_elements * (d->bytes ? 1 : dtype_bytes(d->sample.dtype));
     size_t at = d->x_at + (size_t)first * each, left = (size_t)count * each;
     yk_err err = YK_OK;

@@ -1,18 +1,30 @@
 /* Data sets: a folder with {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz], a folder with x.npy [+ y.npy], one .npy
- * file, or .npy bytes in memory. Byte pixels become x/255, NCHW float32, then (x - mean[c]) / std[c].
+ * file, or .npy bytes in memory. Byte pixels become x/255, NCHW float32, then (x - mean[c]) / std[c]. And JPEG and PNG:
+ * one file, a folder of them, or class folders; preprocess.h says what becomes of them.
  * Reading is for the io thread; a set may be read by one thread at a time. Errors name the file and the offset. */
 #ifndef YK_DATA_H
 #define YK_DATA_H
 
 #include "common/graph.h"
+#include "common/preprocess.h"
 
 struct data_set;
 
-struct data_options {
-    const char *split;        /* "t10k" (default) or "train", of IDX folders */
-    const double *mean, *std; /* per channel; NULL: none */
-    int n_mean, n_std;        /* 0, 1 (all channels) or the number of channels */
+struct data_target { /* what the model's input takes; for images */
+    enum dtype dtype;
+    int rank;                  /* below 0: not known */
+    int64_t dims[YK_MAX_RANK]; /* with the batch; 0: any */
 };
+
+struct data_options {
+    const char *split;                   /* "t10k" (default) or "train", of IDX folders */
+    const double *mean, *std;            /* per channel; NULL: none. For images they replace those of preprocess */
+    int n_mean, n_std;                   /* 0, 1 (all channels) or the number of channels */
+    const struct preprocess *preprocess; /* of images; NULL: none */
+    const struct data_target *target;    /* images without a size of their own take this one; NULL: not known */
+};
+
+void data_target_of(const struct graph *g, int32_t value, struct data_target *out);
 
 /* path: as a person gave it (the command), trusted. */
 yk_err data_open(const char *path, const struct data_options *o, struct data_set **out, struct yk_diag *why);
@@ -27,6 +39,9 @@ void data_close(struct data_set *d); /* NULL allowed */
 int64_t data_count(const struct data_set *d);
 const struct shape *data_sample(const struct data_set *d); /* one sample, without the batch dimension */
 bool data_labelled(const struct data_set *d);
+/* Images only; else NULL. The file of a sample; what was decided without being asked for ("" if nothing was). */
+const char *data_name(const struct data_set *d, int64_t sample);
+const char *data_note(const struct data_set *d);
 /* count samples from first, one after the other. Labels into y if not NULL (class ids; labelled sets only). */
 yk_err data_read(struct data_set *d, int64_t first, int64_t count, void *x, int64_t *y, struct yk_diag *why);
 

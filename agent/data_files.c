@@ -52,7 +52,7 @@ static yk_err inflate_all(int fd, struct data_files *out, struct yk_diag *why)
 }
 
 /* The descriptor's real path decides, so neither a link nor a race leads out. */
-static bool below(int fd, const char *root)
+bool data_files_below(int fd, const char *root)
 {
     char self[64], real[PATH_MAX];
     size_t n = strlen(root);
@@ -76,7 +76,7 @@ yk_err data_files_open(
     yk_err err = YK_OK;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         err = yk_fail(why, YK_INVAL, "%s: not a regular file", path);
-    } else if (root && !below(fd, root)) {
+    } else if (root && !data_files_below(fd, root)) {
         err = yk_fail(why, YK_PERM, "%s: leads out of the data root", path);
     } else if (gzip) {
         out->owned = true;

@@ -21,6 +21,8 @@ struct data_files {
  * must lie below, whatever links lead to it; NULL: anywhere. gzip: inflate while reading. */
 yk_err data_files_open(
     int dir_fd, const char *path, const char *root, bool gzip, struct data_files *out, struct yk_diag *why);
+/* Whether what fd has open lies below root. */
+bool data_files_below(int fd, const char *root);
 void data_files_memory(const char *name, const void *data, size_t len, struct data_files *out); /* borrowed */
 /* The first bytes, at most max; valid until close. */
 yk_err data_files_head(struct data_files *f, size_t max, const uint8_t **head, size_t *len, struct yk_diag *why);

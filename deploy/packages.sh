@@ -23,4 +23,5 @@ need_packages() {
 }
 
 YOKE_BUILD_PACKAGES=(gcc libc6-dev cmake ninja-build pkg-config libevent-dev libnng-dev libhttp-parser-dev libsqlite3-dev
-    libmsgpack-dev libopenblas-dev libjansson-dev zlib1g-dev libmbedtls-dev libcmocka-dev)
+    libmsgpack-dev libopenblas-dev libjansson-dev zlib1g-dev libjpeg62-turbo-dev libpng-dev
+    libmbedtls-dev libcmocka-dev)

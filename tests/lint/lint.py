@@ -24,6 +24,8 @@ HOMES = {
     r"cblas\.h|openblas": r"kernels/blas\w*\.c",
     r"jansson\.h": r"common/json\w*\.c",
     r"zlib\.h": r"agent/data\w*\.c",
+    r"jpeglib\.h|jerror\.h": r"agent/image\w*\.c",
+    r"png\.h": r"agent/image\w*\.c",
     r"mbedtls/": r"common/hash\w*\.c",
     r"systemd/": r"scheduler/\w+\.c",
 }
