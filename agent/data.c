@@ -273,6 +273,17 @@ static bool is_image(int fd, const char *path)
     return image_known(head, n > 0 ? (size_t)n : 0) || data_images_named(path);
 }
 
+bool data_holds_images(const char *path)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return data_images_named(path);
+    bool yes = fstat(fd, &st) == 0 && (S_ISDIR(st.st_mode) || (S_ISREG(st.st_mode) && is_image(fd, path)));
+    close(fd);
+    return yes;
+}
+
 /* fd is a folder, a .npy file or an image. Takes fd. */
 static yk_err open_fd(int fd, const char *path, const char *root, const struct data_options *o, struct data_set **out,
     struct yk_diag *why)

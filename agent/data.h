@@ -26,6 +26,8 @@ struct data_options {
 
 void data_target_of(const struct graph *g, int32_t value, struct data_target *out);
 
+/* A folder, or a file that starts or is named like an image. */
+bool data_holds_images(const char *path);
 /* path: as a person gave it (the command), trusted. */
 yk_err data_open(const char *path, const struct data_options *o, struct data_set **out, struct yk_diag *why);
 /* name below one of the NULL-ended roots; no "..", no absolute path, no symbolic link that leaves the root. */

@@ -12,6 +12,7 @@ struct cli_opts {
     bool json;
     char *name, *input, *output, *data, *split, *source, *plan, *pin, *codec, *job, *mean, *std, *backend,
         *microbatch_text;
+    char *preset, *preprocess, *resize, *crop, *interpolation, *labels; /* of images: images.h reads them */
     struct conf_strs inputs, outputs; /* of commands that take several: tensors.h reads them */
     int objective;
     int64_t batch, deadline_ms, threads, repeat;

@@ -1,6 +1,7 @@
 #include "scheduler/cli/datasets.h"
 
 #include "common/npy.h"
+#include "scheduler/cli/images.h"
 #include "scheduler/cli/rest.h"
 
 #include <errno.h>
@@ -36,15 +37,37 @@ yk_err datasets_numbers(const char *flag, const char *text, struct datasets_numb
     return YK_OK;
 }
 
-yk_err datasets_open(struct cli *c, struct data_set **out, struct yk_diag *why)
+yk_err datasets_open(struct cli *c, const struct data_target *target, const struct json *stored, struct data_set **out,
+    struct yk_diag *why)
 {
     struct datasets_numbers mean = {0}, std = {0};
+    struct preprocess how;
+    struct data_set *set = NULL;
+    bool asked = false;
     yk_err err = datasets_numbers("mean", c->o.mean, &mean, why);
     if (!err)
         err = datasets_numbers("std", c->o.std, &std, why);
+    if (!err)
+        err = images_settings(c, stored, false, &how, &asked, why);
     if (!err) {
-        struct data_options o = {.split = c->o.split, .mean = mean.at, .std = std.at, .n_mean = mean.n, .n_std = std.n};
-        err = data_open(c->o.data, &o, out, why);
+        struct data_options o = {.split = c->o.split,
+            .mean = mean.at,
+            .std = std.at,
+            .n_mean = mean.n,
+            .n_std = std.n,
+            .preprocess = &how,
+            .target = target};
+        err = data_open(c->o.data, &o, &set, why);
+    }
+    if (!err && asked && !data_note(set))
+        err = yk_fail(why, YK_INVAL,
+            "%s holds no JPEG or PNG: --preset, --preprocess, --resize, --crop and --interpolation are for images",
+            c->o.data);
+    if (err) {
+        data_close(set);
+    } else {
+        images_note(set);
+        *out = set;
     }
     free(mean.at);
     free(std.at);
@@ -72,7 +95,7 @@ static yk_err submit_upload(struct cli *c, struct json_out *out, struct yk_diag 
     void *x = NULL;
     int64_t *y = NULL;
     char x_hash[65], y_hash[65];
-    yk_err err = datasets_open(c, &set, why);
+    yk_err err = datasets_open(c, NULL, NULL, &set, why);
     if (err)
         return err;
     struct shape shape = *data_sample(set), labels = {.dtype = DT_I64, .rank = 1, .dims = {data_count(set)}};

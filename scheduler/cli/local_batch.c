@@ -1,4 +1,5 @@
 /* `yoke local batch`: a whole data set on this machine, microbatch by microbatch as a job would. */
+#include "agent/data_ahead.h"
 #include "common/npy.h"
 #include "scheduler/cli/datasets.h"
 #include "scheduler/cli/local.h"
@@ -63,18 +64,14 @@ static yk_err run_all(struct cli *c, struct local *l, struct data_set *set, int6
     struct progress bar;
     struct tensor *outputs = NULL;
     struct tensor in = {0};
-    int64_t *labels = yk_xalloc(((size_t)microbatch + 1) * sizeof *labels);
+    struct data_ahead *ahead = NULL;
+    const struct data_ahead_batch *b;
     int64_t fixed = l->fixed_batch, total = data_count(set);
     yk_err err = local_outputs_alloc(l, l->sizes, &outputs, why);
     if (!err)
         err = local_input_shape(l, 0, microbatch, &in.shape, why);
     if (err)
         goto out;
-    in.data = yk_try_aligned((size_t)tensor_bytes(&in) + 1);
-    if (!in.data) {
-        err = yk_fail(why, YK_NOMEM, "no memory for a microbatch");
-        goto out;
-    }
     if (l->batch_dim < 0 && total % fixed) {
         err = yk_fail(
             why, YK_INVAL, "%" PRId64 " samples do not divide by the model's fixed batch of %" PRId64, total, fixed);
@@ -82,15 +79,16 @@ static yk_err run_all(struct cli *c, struct local *l, struct data_set *set, int6
     }
     const struct memplan *plan = exec_plan(l->exec);
     double start = now_s();
+    if ((err = data_ahead_open(set, 0, total, microbatch, 2, &ahead, why)))
+        goto out;
     progress_start(&bar, c->tty, "local batch");
-    for (int64_t first = 0; first < total && !err; first += microbatch) {
-        int64_t count = YK_MIN(microbatch, total - first);
+    while (!err && !(err = data_ahead_next(ahead, &b, why)) && b) {
         const struct shapes *shapes;
         if (l->batch_dim >= 0)
-            l->sizes[l->batch_dim] = count;
-        in.shape.dims[0] = count;
-        if ((err = data_read(set, first, count, in.data, data_labelled(set) ? labels : NULL, why)) ||
-            (err = exec_sizes(l->exec, l->sizes, &shapes, why)))
+            l->sizes[l->batch_dim] = b->count;
+        in.shape.dims[0] = b->count;
+        in.data = b->x;
+        if ((err = exec_sizes(l->exec, l->sizes, &shapes, why)))
             break;
         for (int32_t i = 0; i < plan->n_out; i++)
             outputs[i].shape = shapes->of[plan->out[i]];
@@ -100,12 +98,12 @@ static yk_err run_all(struct cli *c, struct local *l, struct data_set *set, int6
         for (int32_t i = 0; i < plan->n_out; i++)
             if (plan->out[i] == l->graph->outputs[0])
                 result = &outputs[i];
-        sums->samples += count;
+        sums->samples += b->count;
         sums->labelled = data_labelled(set) && result->shape.dtype == DT_F32 && result->shape.rank == 2;
         if (sums->labelled)
-            sums->correct += count_correct(result, labels);
+            sums->correct += count_correct(result, b->y);
         if (rows) {
-            if (first == 0) {
+            if (b->first == 0) {
                 struct shape all = result->shape;
                 all.dims[0] = total;
                 err = npy_header(&all, rows);
@@ -124,8 +122,7 @@ out:
     for (int32_t i = 0; outputs && i < exec_plan(l->exec)->n_out; i++)
         free(outputs[i].data);
     free(outputs);
-    free(in.data);
-    free(labels);
+    data_ahead_close(ahead);
     return err;
 }
 
@@ -170,7 +167,12 @@ int cli_local_batch(struct cli *c)
     }
     int64_t microbatch = c->o.batch;
     yk_err err = local_open(c, c->args.at[0], &l, &why);
-    if (err || (err = datasets_open(c, &set, &why)))
+    if (err)
+        goto out;
+    struct data_target target = {.rank = -1};
+    if (l.graph->n_inputs == 1)
+        data_target_of(l.graph, l.graph->inputs[0], &target);
+    if ((err = datasets_open(c, &target, NULL, &set, &why)))
         goto out;
     if (l.plan)
         microbatch = l.plan->microbatch;

@@ -1,6 +1,7 @@
 /* `yoke local infer` and `yoke local bench`. */
 #include "scheduler/cli/local.h"
 
+#include "scheduler/cli/images.h"
 #include "scheduler/cli/tensors.h"
 
 #include <inttypes.h>
@@ -24,6 +25,8 @@ struct infer {
     const char **in_paths;         /* by input */
     char **out_paths;              /* by output; NULL entries: not written */
     struct tensor *in;             /* by input of the graph */
+    struct images *images;         /* by input; zeroed where a file is none. They own the tensor's data */
+    bool pictured;                 /* there is one */
     struct tensor *args, *results; /* by boundary value of the plan */
 };
 
@@ -104,6 +107,7 @@ static yk_err pair_files(struct cli *c, struct infer *f, struct yk_diag *why)
     f->in_paths = yk_xalloc(((size_t)f->n_in + 1) * sizeof *f->in_paths);
     f->out_paths = yk_xalloc(((size_t)f->n_out + 1) * sizeof *f->out_paths);
     f->in = yk_xalloc(((size_t)f->n_in + 1) * sizeof *f->in);
+    f->images = yk_xalloc(((size_t)f->n_in + 1) * sizeof *f->images);
     for (int i = 0; i < f->n_in; i++)
         f->names[i] = g->values[g->inputs[i]].name;
     for (int i = 0; i < f->n_out; i++)
@@ -112,15 +116,42 @@ static yk_err pair_files(struct cli *c, struct infer *f, struct yk_diag *why)
     return err ? err : tensors_outputs(&c->o.outputs, f->names + f->n_in, f->n_out, f->out_paths, why);
 }
 
-static yk_err read_inputs(struct infer *f, struct yk_diag *why)
+static yk_err read_input(struct cli *c, struct infer *f, int i, struct yk_diag *why)
+{
+    struct data_target target;
+    if (!data_holds_images(f->in_paths[i]))
+        return tensors_read(f->in_paths[i], &f->in[i].shape, &f->in[i].data, why);
+    data_target_of(f->l.graph, f->l.graph->inputs[i], &target);
+    yk_err err = images_read(c, f->in_paths[i], &target, NULL, &f->images[i], why);
+    if (!err) {
+        f->in[i] = (struct tensor){f->images[i].shape, f->images[i].data};
+        f->pictured = true;
+    }
+    return err;
+}
+
+static yk_err read_inputs(struct cli *c, struct infer *f, struct yk_diag *why)
 {
     bool *known = yk_xalloc((size_t)f->l.graph->n_syms + 1);
     yk_err err = YK_OK;
     for (int i = 0; !err && i < f->n_in; i++)
-        if (!(err = tensors_read(f->in_paths[i], &f->in[i].shape, &f->in[i].data, why)))
+        if (!(err = read_input(c, f, i, why)))
             err = sizes_from_input(f, i, known, why);
     free(known);
     return err;
+}
+
+/* For people who gave a picture and no file for the answer. */
+static yk_err show_classes(
+    struct cli *c, const struct infer *f, const char *name, const struct tensor *t, bool *shown, struct yk_diag *why)
+{
+    if (*shown || c->o.json || c->o.outputs.n || !(f->pictured || c->o.labels) || !images_scores(t))
+        return YK_OK;
+    *shown = true;
+    int i = 0;
+    while (i + 1 < f->n_in && !f->images[i].set)
+        i++;
+    return images_print_top(c->o.labels, &f->images[i], name, t, why);
 }
 
 /* The tensor of a graph output: made by the run, or a constant, or an input that is passed on. */
@@ -145,7 +176,7 @@ static yk_err infer(struct cli *c, struct infer *f, struct yk_diag *why)
     struct local *l = &f->l;
     const struct shape **shapes = NULL;
     yk_err err = local_open(c, c->args.at[0], l, why);
-    if (err || (err = pair_files(c, f, why)) || (err = read_inputs(f, why)))
+    if (err || (err = pair_files(c, f, why)) || (err = read_inputs(c, f, why)))
         goto out;
     shapes = yk_xalloc(((size_t)f->n_in + 1) * sizeof *shapes);
     for (int i = 0; i < f->n_in; i++)
@@ -162,12 +193,14 @@ static yk_err infer(struct cli *c, struct infer *f, struct yk_diag *why)
     if ((err = exec_run(l->exec, l->sizes, f->args, f->results, 0, why)))
         goto out;
     double ms = now_ms() - start;
+    bool shown = false;
     for (int i = 0; !err && i < f->n_out; i++) {
         struct tensor t;
         if ((err = output_tensor(f, i, &t, why)))
             goto out;
         print_output(c, f->names[f->n_in + i], &t, ms);
-        if (f->out_paths[i])
+        err = show_classes(c, f, f->names[f->n_in + i], &t, &shown, why);
+        if (!err && f->out_paths[i])
             err = tensors_write(f->out_paths[i], &t.shape, t.data, why);
     }
 out:
@@ -182,13 +215,17 @@ int cli_local_infer(struct cli *c)
     yk_err err = infer(c, &f, &why);
     for (int32_t i = 0; f.results && i < exec_plan(f.l.exec)->n_out; i++)
         free(f.results[i].data);
-    for (int i = 0; i < f.n_in; i++)
-        free(f.in[i].data);
+    for (int i = 0; i < f.n_in; i++) {
+        if (!f.images[i].set)
+            free(f.in[i].data);
+        images_free(&f.images[i]);
+    }
     for (int i = 0; i < f.n_out; i++)
         free(f.out_paths[i]);
     free(f.results);
     free(f.args);
     free(f.in);
+    free(f.images);
     free(f.in_paths);
     free(f.out_paths);
     free(f.names);

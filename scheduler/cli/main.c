@@ -34,9 +34,10 @@
         "FILE.json")
 #define KEY_INPUT KEY("input", CONF_STR, NULL, "The input, a .npy file.", input, NULL, "x.npy")
 #define KEY_OUTPUT KEY("output", CONF_STR, NULL, "Where the output goes, a .npy file.", output, NULL, "y.npy")
-#define KEY_INPUTS                                                                                                   \
-    KEY("input", CONF_STRS, NULL, "An input, a .npy file; with its name where the model has several.", inputs, NULL, \
-        "[NAME=]x.npy")
+#define KEY_INPUTS                                                                                             \
+    KEY("input", CONF_STRS, NULL,                                                                              \
+        "An input: .npy, .jpg, .png or a folder of images; with its name if there are several.", inputs, NULL, \
+        "[NAME=]PATH")
 #define KEY_OUTPUTS                                                                                          \
     KEY("output", CONF_STRS, NULL, "Where an output goes: a .npy file, or a folder for all.", outputs, NULL, \
         "[NAME=]y.npy|FOLDER/")
@@ -46,6 +47,19 @@
 #define KEY_SPLIT KEY("split", CONF_STR, "t10k", "Which part of an IDX data set.", split, NULL, "train|t10k")
 #define KEY_MEAN KEY("mean", CONF_STR, NULL, "Subtracted from the pixels, per channel.", mean, NULL, "A,B,C")
 #define KEY_STD KEY("std", CONF_STR, NULL, "Divides the pixels, per channel.", std, NULL, "A,B,C")
+#define KEYS_IMAGE                                                                                                   \
+    KEY("preset", CONF_STR, NULL, "Images: usual preprocessing (resize 256, crop 224, mean and std).", preset, NULL, \
+        "imagenet"),                                                                                                 \
+        KEY("preprocess", CONF_STR, NULL, "Images: preprocessing from a file, or none for not the model's own.",     \
+            preprocess, NULL, "F.json"),                                                                             \
+        KEY("resize", CONF_STR, NULL, "Images: length of the shorter side, or height x width.", resize, NULL,        \
+            "N|HxW"),                                                                                                \
+        KEY("crop", CONF_STR, NULL, "Images: the middle of them.", crop, NULL, "N|HxW"),                             \
+        KEY("interpolation", CONF_STR, NULL, "Images: bilinear (default), bicubic or nearest.", interpolation, NULL, \
+            "KIND")
+#define KEY_LABELS                                                                                                  \
+    KEY("labels", CONF_STR, NULL, "Names of the classes, a line each, for the five best that are shown of images.", \
+        labels, NULL, "FILE")
 #define KEY_THREADS NUMBER("threads", NULL, 0, 1024, "Compute threads; 0: all cores.", threads, "N")
 #define KEY_BACKEND KEY("backend", CONF_STR, "auto", "auto, or a list of backends.", backend, NULL, "LIST")
 
@@ -64,9 +78,10 @@ static const struct conf_key keys_infer[] = {
     KEY_INPUT, KEY_OUTPUT, KEY_OBJECTIVE("latency"), KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN};
 static const struct conf_key keys_batch[] = {KEY_DATA, KEY_SPLIT, KEY_SOURCE, KEY_BATCH("64"), KEY_MICROBATCH,
     KEY_OUTPUT, KEY_OBJECTIVE("throughput"), KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_MEAN, KEY_STD, KEY_PLAN};
-static const struct conf_key keys_local_infer[] = {KEY_INPUTS, KEY_OUTPUTS, KEY_PLAN, KEY_THREADS, KEY_BACKEND};
+static const struct conf_key keys_local_infer[] = {
+    KEY_INPUTS, KEY_OUTPUTS, KEY_LABELS, KEYS_IMAGE, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_THREADS, KEY_BACKEND};
 static const struct conf_key keys_local_batch[] = {KEY_DATA, KEY_SPLIT, KEY_BATCH("64"), KEY_MICROBATCH, KEY_OUTPUT,
-    KEY_MEAN, KEY_STD, KEY_PLAN, KEY_THREADS, KEY_BACKEND};
+    KEYS_IMAGE, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_THREADS, KEY_BACKEND};
 static const struct conf_key keys_local_bench[] = {KEY_BATCH("1"), KEY_PLAN, KEY_THREADS, KEY_BACKEND,
     NUMBER("repeat", "10", 1, 100000, "Timed runs after two warm-ups.", repeat, "N"),
     KEY("ops", CONF_BOOL, NULL, "Time every node too.", ops, NULL, NULL)};
@@ -84,8 +99,8 @@ static const struct cli_command commands[] = {
     {"batch", "MODEL --data=PATH|NAME", "Run a whole data set.", KEYS(keys_batch), 1, 1, cli_batch},
     {"job", "ID", "One job: state, progress, events.", KEYS(keys_job), 1, 1, cli_job},
     {"cancel", "ID", "End a job.", NO_KEYS, 1, 1, cli_cancel},
-    {"local infer", "FILE.onnx --input=[NAME=]x.npy", "Run one sample or batch on this machine, without a scheduler.",
-        KEYS(keys_local_infer), 1, 1, cli_local_infer},
+    {"local infer", "FILE.onnx --input=[NAME=]x.npy|x.jpg",
+        "Run one sample or batch on this machine, without a scheduler.", KEYS(keys_local_infer), 1, 1, cli_local_infer},
     {"local batch", "FILE.onnx --data=PATH", "Run a data set on this machine.", KEYS(keys_local_batch), 1, 1,
         cli_local_batch},
     {"local bench", "FILE.onnx", "Time a model on this machine.", KEYS(keys_local_bench), 1, 1, cli_local_bench},

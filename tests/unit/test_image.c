@@ -1,5 +1,6 @@
 /* Images against Pillow and torchvision (tests/golden/make_images.py), and files that must be refused. */
 #include "agent/data.h"
+#include "agent/data_ahead.h"
 #include "agent/image.h"
 
 #include <math.h>
@@ -319,6 +320,53 @@ static void data_roots(void **state)
     data_close(d);
 }
 
+static void reading_ahead(void **state)
+{
+    (void)state;
+    static float want[7 * 3 * 12 * 9];
+    struct preprocess p;
+    preprocess_init(&p);
+    assert_int_equal(preprocess_set(&p, "resize", "12x9", NULL), YK_OK);
+    struct data_options o = {.preprocess = &p};
+    run("cd %s && mkdir -p many/a many/b && for i in 1 2 3; do cp " GOLDEN "/half.jpg many/a/$i.jpg; cp " GOLDEN
+        "/tall.jpg many/b/$i.jpg; done; cp " GOLDEN "/rgb.png many/b/4.png",
+        root);
+    struct data_set *d = must_open("many", &o);
+    assert_int_equal(data_read(d, 0, 7, want, NULL, &why), YK_OK);
+    const int64_t sizes[] = {1, 2, 3, 7, 100};
+    for (size_t k = 0; k < YK_COUNT(sizes); k++) {
+        struct data_ahead *a = NULL;
+        const struct data_ahead_batch *b;
+        int64_t at = 0;
+        assert_int_equal(data_ahead_open(d, 0, 7, sizes[k], 1 + (int)k, &a, &why), YK_OK);
+        while (assert_int_equal(data_ahead_next(a, &b, &why), YK_OK), b) {
+            assert_true(b->first == at && b->count == YK_MIN(sizes[k], 7 - at));
+            assert_memory_equal(b->x, want + at * 3 * 12 * 9, (size_t)b->count * 3 * 12 * 9 * sizeof(float));
+            for (int64_t i = 0; i < b->count; i++)
+                assert_int_equal(b->y[i], at + i >= 3);
+            at += b->count;
+        }
+        assert_int_equal(at, 7);
+        assert_int_equal(data_ahead_next(a, &b, &why), YK_OK);
+        assert_null(b);
+        data_ahead_close(a);
+    }
+    struct data_ahead *a = NULL;
+    const struct data_ahead_batch *b;
+    assert_int_equal(data_ahead_open(d, 0, 8, 1, 2, &a, &why), YK_INVAL);
+    assert_int_equal(data_ahead_open(d, 2, 4, 3, 2, &a, &why), YK_OK); /* closed while it reads */
+    data_ahead_close(a);
+    put("many/b/1.jpg", "x", 1);
+    assert_int_equal(data_ahead_open(d, 1, 6, 2, 2, &a, &why), YK_OK);
+    assert_int_equal(data_ahead_next(a, &b, &why), YK_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(data_ahead_next(a, &b, &why), YK_FORMAT);
+        assert_non_null(strstr(why.text, "many: b/1.jpg: neither JPEG nor PNG"));
+    }
+    data_ahead_close(a);
+    data_close(d);
+}
+
 /* ---- bad files ---- */
 
 static void broken(const char *name, const void *data, size_t len, yk_err want, const char *part)
@@ -502,8 +550,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(as_pillow_and_torchvision),
         cmocka_unit_test(normalisation_and_layout), cmocka_unit_test(what_the_input_takes), cmocka_unit_test(folders),
-        cmocka_unit_test(sizes_must_agree), cmocka_unit_test(data_roots), cmocka_unit_test(cut_anywhere),
-        cmocka_unit_test(corrupt), cmocka_unit_test(many_scans), cmocka_unit_test(files_that_cannot_be_read),
-        cmocka_unit_test(settings)};
+        cmocka_unit_test(sizes_must_agree), cmocka_unit_test(data_roots), cmocka_unit_test(reading_ahead),
+        cmocka_unit_test(cut_anywhere), cmocka_unit_test(corrupt), cmocka_unit_test(many_scans),
+        cmocka_unit_test(files_that_cannot_be_read), cmocka_unit_test(settings)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
