@@ -50,7 +50,8 @@ bool op_fits(enum dtype t, int64_t v);
     X(shape) X(size) X(constant) X(constant_of_shape) X(range) X(eye_like) X(trilu) X(one_hot) \
     X(concat) X(split) X(slice) X(gather) X(gather_elements) X(gather_nd) X(scatter_elements) X(scatter_nd) \
     X(expand) X(tile) X(pad) X(depth_to_space) X(space_to_depth) \
-    X(deconv) X(rnn) X(einsum) X(resize)
+    X(deconv) X(rnn) X(einsum) X(resize) X(grid_sample) X(roi_align) X(max_roi_pool) X(max_unpool) X(lp_pool) \
+    X(global_lp_pool) X(reverse_sequence) X(dft) X(stft) X(window) X(mel)
 /* clang-format on */
 #define X(rule) yk_err op_rule_##rule(struct op_ctx *c);
 OP_RULES(X)
@@ -70,5 +71,8 @@ double op_flops_deconv(const struct op_ctx *c);
 double op_flops_rnn(const struct op_ctx *c);
 double op_flops_einsum(const struct op_ctx *c);
 double op_flops_resize(const struct op_ctx *c);
+double op_flops_grid_sample(const struct op_ctx *c);
+double op_flops_roi_align(const struct op_ctx *c);
+double op_flops_dft(const struct op_ctx *c);
 
 #endif

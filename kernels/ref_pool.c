@@ -8,6 +8,7 @@ struct pool_job {
     struct host_call *c;
     struct conv_dims d;
     bool max, include_pad, column_major;
+    int64_t p; /* LpPool: the norm; else 0 */
 };
 
 /* Window of output `at` on axis s: [begin, begin + k * dilation) with what lies inside the input. */
@@ -34,7 +35,7 @@ static void pool_one(const struct pool_job *j, int64_t plane, const int64_t *at,
                 int64_t p0 = first[0] + a * d->dilation[0], p1 = first[1] + b * d->dilation[1],
                         p2 = first[2] + e * d->dilation[2];
                 double v = ref_d(x, plane * d->in[0] * d->in[1] * d->in[2] + (p0 * d->in[1] + p1) * d->in[2] + p2);
-                sum += v;
+                sum += j->p ? pow(fabs(v), (double)j->p) : v;
                 seen++;
                 if (best_at < 0 || v > best || (isnan(v) && !isnan(best))) {
                     best = v;
@@ -44,7 +45,9 @@ static void pool_one(const struct pool_job *j, int64_t plane, const int64_t *at,
                 }
             }
     double v = best;
-    if (!j->max) {
+    if (j->p) {
+        v = pow(sum, 1 / (double)j->p);
+    } else if (!j->max) {
         int64_t count = seen;
         if (j->include_pad) { /* of the padded input; what ceil_mode adds behind it does not count */
             count = 1;
@@ -82,6 +85,7 @@ static yk_err run_pool(struct host_call *c)
     if (err)
         return err;
     j.max = !strcmp(c->node->op->name, "MaxPool");
+    j.p = !strcmp(c->node->op->name, "LpPool") ? node_attr_i(c->node, "p", 2) : 0;
     j.include_pad = node_attr_i(c->node, "count_include_pad", 0) != 0;
     j.column_major = node_attr_i(c->node, "storage_order", 0) != 0;
     int64_t work = j.d.out[0] * j.d.out[1] * j.d.out[2] * j.d.k[0] * j.d.k[1] * j.d.k[2];
@@ -94,15 +98,16 @@ static yk_err run_global(struct host_call *c)
     const struct shape *x = &c->in[0].shape;
     bool max = !strcmp(c->node->op->name, "GlobalMaxPool");
     int64_t planes = x->dims[0] * x->dims[1], inner = 1;
+    double norm = !strcmp(c->node->op->name, "GlobalLpPool") ? (double)node_attr_i(c->node, "p", 2) : 0;
     for (int d = 2; d < x->rank; d++)
         inner *= x->dims[d];
     for (int64_t p = 0; p < planes; p++) {
         double acc = max ? -INFINITY : 0;
         for (int64_t i = p * inner; i < (p + 1) * inner; i++) {
             double v = ref_d(&c->in[0], i);
-            acc = !max ? acc + v : isnan(acc) || acc > v ? acc : v;
+            acc = norm > 0 ? acc + pow(fabs(v), norm) : !max ? acc + v : isnan(acc) || acc > v ? acc : v;
         }
-        acc = max ? acc : acc / (double)inner;
+        acc = norm > 0 ? pow(acc, 1 / norm) : max ? acc : acc / (double)inner;
         ref_store_d(c->out[0].data, c->out[0].shape.dtype, p, 1, &acc, 1);
     }
     return YK_OK;
@@ -117,5 +122,7 @@ static const struct host_kernel rows[] = {
     ROW("AveragePool", run_pool),
     ROW("GlobalAveragePool", run_global),
     ROW("GlobalMaxPool", run_global),
+    ROW("LpPool", run_pool),
+    ROW("GlobalLpPool", run_global),
 };
 const struct host_rows ref_pool = {rows, (int)YK_COUNT(rows)};

@@ -139,6 +139,98 @@ static const struct refusal einsum[] = {
     {"Einsum 1 in float32:1048576 float32:1048576 float32:1048576 attr equation=s:a,b,c->", YK_LIMIT, "products"},
 };
 
+static const struct refusal sampling[] = {
+    {"GridSample 1 in float32:2,3,4,4 float32:2,5,6,2", YK_OK, NULL},
+    {"GridSample 1 in float32:2,3,4,4 float64:2,5,6,2 attr mode=s:bicubic padding_mode=s:reflection align_corners=i:1",
+        YK_OK, NULL},
+    {"GridSample 1 in float32:2,3,4,4 float32:1,5,6,2", YK_INVAL, "grid"},
+    {"GridSample 1 in float32:2,3,4,4 float32:2,5,6,3", YK_INVAL, "grid"},
+    {"GridSample 1 in float32:2,3,4,4 int64:2,5,6,2", YK_INVAL, "type"},
+    {"GridSample 1 in float32:2,3,4 float32:2,5,6,2", YK_INVAL, "axes"},
+    {"GridSample 1 in float32:2,3,0,4 float32:2,5,6,2", YK_INVAL, "empty"},
+    {"GridSample 1 in float32:2,3,4,4 float32:2,5,6,2 attr mode=s:cubic", YK_INVAL, "mode"},
+    {"GridSample 1 in float32:2,3,4,4 float32:2,5,6,2 attr padding_mode=i:0", YK_INVAL, "padding_mode"},
+    {"GridSample 1 in float32:2,3,4,4 float32:2,5,6,2 attr align_corners=s:yes", YK_INVAL, "align_corners"},
+    {"RoiAlign 1 in float32:2,3,4,4 float32:5,4 int64:5", YK_OK, NULL},
+    {"RoiAlign 1 in float32:2,3,4,4 float32:5,4 int64:5 attr output_height=i:3 output_width=i:2 sampling_ratio=i:2",
+        YK_OK, NULL},
+    {"RoiAlign 1 in float32:2,3,4,4 float32:5,5 int64:5", YK_INVAL, "regions"},
+    {"RoiAlign 1 in float32:2,3,4,4 float32:5,4 int64:4", YK_INVAL, "regions"},
+    {"RoiAlign 1 in float32:2,3,4,4 float32:5,4 int32:5", YK_INVAL, "type"},
+    {"RoiAlign 1 in float32:2,3,4,4 float64:5,4 int64:5", YK_INVAL, "type"},
+    {"RoiAlign 1 in float32:2,3,4,0 float32:5,4 int64:5", YK_INVAL, "empty"},
+    {"RoiAlign 1 in float32:2,3,4,4 float32:5,4 int64:5 attr output_height=i:0", YK_INVAL, "output_height"},
+    {"RoiAlign 1 in float32:2,3,4,4 float32:5,4 int64:5 attr output_width=i:99999999999", YK_INVAL, "output_width"},
+    {"RoiAlign 1 in float32:2,3,4,4 float32:5,4 int64:5 attr output_width=i:2147483647 output_height=i:2147483647",
+        YK_LIMIT, "large"},
+    {"RoiAlign 1 in float32:2,3,4,4 float32:5,4 int64:5 attr sampling_ratio=i:-1", YK_INVAL, "sampling_ratio"},
+    {"RoiAlign 1 in float32:2,3,4,4 float32:5,4 int64:5 attr spatial_scale=f:inf", YK_INVAL, "spatial_scale"},
+    {"RoiAlign 1 in float32:2,3,4,4 float32:5,4 int64:5 attr mode=s:min", YK_INVAL, "mode"},
+    {"MaxRoiPool 1 in float32:2,3,4,4 float32:5,5 attr pooled_shape=ints:2,3", YK_OK, NULL},
+    {"MaxRoiPool 1 in float32:2,3,4,4 float32:5,5", YK_INVAL, "pooled_shape"},
+    {"MaxRoiPool 1 in float32:2,3,4,4 float32:5,5 attr pooled_shape=ints:2,0", YK_INVAL, "pooled_shape"},
+    {"MaxRoiPool 1 in float32:2,3,4,4 float32:5,4 attr pooled_shape=ints:2,3", YK_INVAL, "region"},
+    {"MaxUnpool 1 in float32:1,2,3,3 int64:1,2,3,3 attr kernel_shape=ints:2,2 strides=ints:2,2", YK_OK, NULL},
+    {"MaxUnpool 1 in float32:1,2,3,3 int64:1,2,3,3 int64:4=1,2,7,8 attr kernel_shape=ints:2,2", YK_OK, NULL},
+    {"MaxUnpool 1 in float32:1,2,3,3 int64:1,2,3,3", YK_INVAL, "kernel_shape"},
+    {"MaxUnpool 1 in float32:1,2,3,3 int64:1,2,3,4 attr kernel_shape=ints:2,2", YK_INVAL, "indices"},
+    {"MaxUnpool 1 in float32:1,2,3,3 int64:1,2,3,3 int64:4=1,3,7,8 attr kernel_shape=ints:2,2", YK_INVAL,
+        "output_shape"},
+    {"MaxUnpool 1 in float32:1,2,3,3 int64:1,2,3,3 int64:4=1,2,-7,8 attr kernel_shape=ints:2,2", YK_INVAL, "axis 2"},
+    {"MaxUnpool 1 in float32:1,2,3,3 int64:1,2,3,3 attr kernel_shape=ints:2,2 pads=ints:9,0,0,0", YK_INVAL, "axis 2"},
+    {"MaxUnpool 1 in float32:1,2,0,3 int64:1,2,0,3 attr kernel_shape=ints:2,2", YK_INVAL, "empty"},
+    {"MaxUnpool 1 in float32:1,2,3,3 int64:1,2,3,3 attr kernel_shape=ints:2,2 strides=ints:2", YK_INVAL, "strides"},
+    {"LpPool 1 in float32:1,2,6,6 attr kernel_shape=ints:2,2 p=i:3", YK_OK, NULL},
+    {"LpPool 1 in float32:1,2,6,6 attr kernel_shape=ints:2,2 p=i:0", YK_INVAL, "p"},
+    {"LpPool 1 in float32:1,2,6,6 attr kernel_shape=ints:2,2 p=f:2", YK_INVAL, "p"},
+    {"LpPool 1 in float32:1,2,6,6 attr kernel_shape=ints:7,2", YK_INVAL, "kernel"},
+    {"GlobalLpPool 1 in float32:1,2,6,6 attr p=i:-1", YK_INVAL, "p"},
+    {"ReverseSequence 1 in int8:4,3,2 int64:3", YK_OK, NULL},
+    {"ReverseSequence 1 in int8:4,3,2 int64:4 attr batch_axis=i:0 time_axis=i:1", YK_OK, NULL},
+    {"ReverseSequence 1 in int8:4,3,2 int64:4", YK_INVAL, "sequence_lens"},
+    {"ReverseSequence 1 in int8:4,3,2 int64:3 attr batch_axis=i:2", YK_INVAL, "batch_axis"},
+    {"ReverseSequence 1 in int8:4,3,2 int64:4 attr batch_axis=i:0", YK_INVAL, "batch_axis"},
+    {"ReverseSequence 1 in int8:4 int64:4", YK_INVAL, "axes"},
+};
+
+static const struct refusal signals[] = {
+    {"DFT 1 in float32:2,8,1", YK_OK, NULL},
+    {"DFT 1 in float32:2,8,2 int64:=5 attr axis=i:-2 inverse=i:1", YK_OK, NULL},
+    {"DFT 1 in float32:2,8,1 attr onesided=i:1", YK_OK, NULL},
+    {"DFT 1 in float32:2,8,3", YK_INVAL, "last axis"},
+    {"DFT 1 in float32:2,8,1 attr axis=i:2", YK_INVAL, "axis"},
+    {"DFT 1 in float32:2,8,1 attr axis=i:3", YK_INVAL, "axis"},
+    {"DFT 1 in float32:2,8,2 attr onesided=i:1", YK_INVAL, "onesided"},
+    {"DFT 1 in float32:2,8,1 int64:=0", YK_INVAL, "dft_length"},
+    {"DFT 1 in float32:2,8,1 int64:2=4,5", YK_INVAL, "dft_length"},
+    {"DFT 1 in float32:2,8,1 int64:1", YK_DEPENDS, "dft_length"},
+    {"DFT 1 in float32:2,0,1", YK_INVAL, "axis"},
+    {"DFT 1 in int32:2,8,1", YK_INVAL, "type"},
+    {"STFT 1 in float32:1,32,1 int64:=4 - int64:=8", YK_OK, NULL},
+    {"STFT 1 in float32:1,32 int64:=4 float32:8", YK_OK, NULL},
+    {"STFT 1 in float32:1,32,1 int64:=4", YK_INVAL, "window"},
+    {"STFT 1 in float32:1,32,1 int64:=0 - int64:=8", YK_INVAL, "frame_step"},
+    {"STFT 1 in float32:1,32,1 int64:=4 - int64:=33", YK_INVAL, "frame"},
+    {"STFT 1 in float32:1,32,1 int64:=4 float32:8 int64:=9", YK_INVAL, "frame_length"},
+    {"STFT 1 in float32:1,32,1 int64:=4 float64:8", YK_INVAL, "type"},
+    {"STFT 1 in float32:1,32,1 int64:=4 float32:0", YK_INVAL, "frame"},
+    {"STFT 1 in float32:1,32,2 int64:=4 float32:8", YK_INVAL, "onesided"},
+    {"STFT 1 in float32:1,32,4 int64:=4 float32:8", YK_INVAL, "last axis"},
+    {"HannWindow 1 in int64:=8", YK_OK, NULL},
+    {"HammingWindow 1 in int32:1=8 attr output_datatype=i:11 periodic=i:0", YK_OK, NULL},
+    {"BlackmanWindow 1 in int64:=-1", YK_INVAL, "size"},
+    {"BlackmanWindow 1 in int64:1", YK_DEPENDS, "size"},
+    {"HannWindow 1 in float32:1", YK_INVAL, "integers"},
+    {"HannWindow 1 in int64:=8 attr output_datatype=i:9", YK_INVAL, "output_datatype"},
+    {"HannWindow 1 in int64:=8 attr output_datatype=i:8", YK_INVAL, "output_datatype"},
+    {"MelWeightMatrix 1 in int64:=8 int64:=16 int64:=8192 float32:1=0 float32:1=4096", YK_OK, NULL},
+    {"MelWeightMatrix 1 in int64:=0 int64:=16 int64:=8192 float32:1=0 float32:1=4096", YK_INVAL, "num_mel_bins"},
+    {"MelWeightMatrix 1 in int64:=8 int64:=-16 int64:=8192 float32:1=0 float32:1=4096", YK_INVAL, "dft_length"},
+    {"MelWeightMatrix 1 in int64:=8 int64:=16 int64:=8192 float32:2=0,0 float32:1=4096", YK_INVAL, "one number"},
+    {"MelWeightMatrix 1 in int64:=8 int64:=16 float32:1=8192 float32:1=0 float32:1=4096", YK_INVAL, "type"},
+    {"MelWeightMatrix 1 in int64:=2147483640 int64:=2147483647 int64:=1 float32:1=0 float32:1=9", YK_LIMIT, "large"},
+};
+
 static int check(const struct refusal *r, size_t n)
 {
     int wrong = 0;
@@ -163,10 +255,13 @@ TEST(recurrent)
 TEST(deconv)
 TEST(resize)
 TEST(einsum)
+TEST(sampling)
+TEST(signals)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_recurrent), cmocka_unit_test(test_deconv),
-        cmocka_unit_test(test_resize), cmocka_unit_test(test_einsum)};
+        cmocka_unit_test(test_resize), cmocka_unit_test(test_einsum), cmocka_unit_test(test_sampling),
+        cmocka_unit_test(test_signals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
