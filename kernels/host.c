@@ -75,6 +75,24 @@ static bool row_is(const struct host_kernel *k, const struct op *op)
     return !strcmp(k->op, op->name) && !strcmp(k->domain, op->domain);
 }
 
+int host_kinds(const struct backend *b, const struct op *op, const char **out, int max)
+{
+    const struct host *h = (const struct host *)b;
+    int n = 0;
+    if (b->ops->forms != host_forms)
+        return -1;
+    for (int t = 0; t < h->n_tables; t++)
+        for (int r = 0; r < h->tables[t].n; r++) {
+            const struct host_kernel *k = &h->tables[t].rows[r];
+            int at = 0;
+            while (at < n && strcmp(out[at], k->kind) != 0)
+                at++;
+            if (row_is(k, op) && at == n && n < max)
+                out[n++] = k->kind;
+        }
+    return n;
+}
+
 /* Kernels need every shape: what depends on data runs elsewhere. */
 static bool shapes_known(const struct op_ctx *c)
 {

@@ -68,6 +68,10 @@ yk_err host_read(struct backend *b, const struct backend_buffer *src, void *dst,
         .write = host_write, .read = host_read                                                                         \
     }
 
+/* The kinds of the forms that a host backend's tables have for an op, in their order and each once; whether a row takes
+ * a node is its claim's affair. Returns how many, -1 if b is not a host backend. */
+int host_kinds(const struct backend *b, const struct op *op, const char **out, int max);
+
 /* Runs fn over [begin, end) pieces of 0..count in a grid that depends on count and cost (about nanoseconds an element)
  * only. For kernels whose elements do not depend on each other. */
 void host_split(

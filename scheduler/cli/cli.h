@@ -13,6 +13,7 @@ struct cli_opts {
     char *name, *input, *output, *data, *split, *source, *plan, *pin, *codec, *job, *mean, *std, *backend,
         *microbatch_text;
     char *preset, *preprocess, *resize, *crop, *interpolation, *labels; /* of images: images.h reads them */
+    char *dump;
     struct conf_strs inputs, outputs; /* of commands that take several: tensors.h reads them */
     int objective;
     int64_t batch, deadline_ms, threads, repeat;
@@ -62,5 +63,7 @@ int cli_batch(struct cli *c);
 int cli_local_infer(struct cli *c);
 int cli_local_batch(struct cli *c);
 int cli_local_bench(struct cli *c);
+int cli_local_check(struct cli *c);
+int cli_local_ops(struct cli *c);
 
 #endif

@@ -5,6 +5,7 @@
 #include "common/passes.h"
 #include "kernels/fold.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -34,6 +35,12 @@ static yk_err use_plan(struct local *l, const char *path, struct yk_diag *why)
     return YK_OK;
 }
 
+int local_threads(const struct cli *c)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return c->o.threads > 0 ? (int)c->o.threads : cores > 0 ? (int)cores : 1;
+}
+
 yk_err local_open(struct cli *c, const char *path, struct local *l, struct yk_diag *why)
 {
     struct yk_buf problems = {0}, skeleton = {0};
@@ -53,9 +60,8 @@ yk_err local_open(struct cli *c, const char *path, struct local *l, struct yk_di
         if ((err = use_plan(l, c->o.plan, why)))
             goto out;
     }
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    int threads = c->o.threads > 0 ? (int)c->o.threads : cores > 0 ? (int)cores : 1;
-    if ((err = pool_open(threads, &l->pool, why)) || (err = backends_open(c->o.backend, l->pool, &l->backends, why)))
+    if ((err = pool_open(local_threads(c), &l->pool, why)) ||
+        (err = backends_open(c->o.backend, l->pool, &l->backends, why)))
         goto out;
     l->batch_dim = graph_batch_dim(l->graph, &l->fixed_batch);
     l->sizes = yk_xalloc(((size_t)l->graph->n_syms + 1) * sizeof *l->sizes);
@@ -93,6 +99,48 @@ void local_close(struct local *l)
     free(l->forms);
     free(l->sizes);
     graph_close(l->graph);
+}
+
+static yk_err sizes_of_input(
+    const struct graph *g, int32_t input, const struct shape *got, int64_t *sizes, int64_t *known, struct yk_diag *why)
+{
+    const struct value *v = &g->values[g->inputs[input]];
+    char text[128];
+    shape_text(got, text, sizeof text);
+    if (v->dtype != got->dtype)
+        return yk_fail(why, YK_INVAL, "input '%s' takes %s, its data are %s", v->name, dtype_name(v->dtype), text);
+    if (v->rank < 0)
+        return YK_OK;
+    if (v->rank != got->rank)
+        return yk_fail(why, YK_INVAL, "input '%s' takes %d dimensions, its data are %s", v->name, v->rank, text);
+    for (int i = 0; i < v->rank; i++) {
+        int32_t sym = v->dims[i].sym;
+        if (sym >= 0 && known[sym] && sizes[sym] != got->dims[i])
+            return yk_fail(why, YK_INVAL,
+                "dimension %d of input '%s' is '%s', which is %" PRId64 " in input '%s', but its data are %s", i,
+                v->name, g->syms[sym], sizes[sym], g->values[g->inputs[known[sym] - 1]].name, text);
+        if (sym >= 0) {
+            sizes[sym] = got->dims[i];
+            known[sym] = input + 1;
+        } else if (v->dims[i].value >= 0 && v->dims[i].value != got->dims[i]) {
+            return yk_fail(why, YK_INVAL, "dimension %d of input '%s' is %" PRId64 ", its data are %s", i, v->name,
+                v->dims[i].value, text);
+        }
+    }
+    return YK_OK;
+}
+
+yk_err local_sizes(const struct graph *g, const struct shape *const *in, int64_t *sizes, struct yk_diag *why)
+{
+    int64_t *known = yk_xalloc(((size_t)g->n_syms + 1) * sizeof *known);
+    yk_err err = YK_OK;
+    for (int32_t i = 0; i < g->n_syms; i++)
+        sizes[i] = 1;
+    for (int32_t i = 0; !err && i < g->n_inputs; i++)
+        if (in[i])
+            err = sizes_of_input(g, i, in[i], sizes, known, why);
+    free(known);
+    return err;
 }
 
 yk_err local_input_shape(const struct local *l, int32_t input, int64_t batch, struct shape *out, struct yk_diag *why)

@@ -26,6 +26,12 @@ yk_err local_open(struct cli *c, const char *path, struct local *l, struct yk_di
 yk_err local_load(struct local *l, int64_t max_batch, struct yk_diag *why);
 void local_close(struct local *l);
 
+int local_threads(const struct cli *c); /* of --threads; all cores if it is not given */
+/* Sizes of the named dims from the inputs' actual shapes; every declared number must agree, and one input with another.
+ * in: by input of the graph, NULL for what is no tensor. sizes: by sym; 1 where no input says. Errors name the input
+ * and the dimension. */
+yk_err local_sizes(const struct graph *g, const struct shape *const *in, int64_t *sizes, struct yk_diag *why);
+
 /* A graph input's shape at l->sizes with the batch replaced. */
 yk_err local_input_shape(const struct local *l, int32_t input, int64_t batch, struct shape *out, struct yk_diag *why);
 /* Tensors of the graph outputs at these sizes; free data with free(). */

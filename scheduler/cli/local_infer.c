@@ -20,61 +20,21 @@ static double now_ms(void)
 
 struct infer {
     struct local l;
-    int n_in, n_out;               /* of the graph */
-    const char **names;            /* of inputs, then of outputs */
-    const char **in_paths;         /* by input */
-    char **out_paths;              /* by output; NULL entries: not written */
-    struct tensor *in;             /* by input of the graph */
-    struct images *images;         /* by input; zeroed where a file is none. They own the tensor's data */
-    bool pictured;                 /* there is one */
-    struct tensor *args, *results; /* by boundary value of the plan */
+    int n_in, n_out;             /* of the graph */
+    const char **names;          /* of inputs, then of outputs */
+    const char **in_paths;       /* by input */
+    char **out_paths;            /* by output; NULL entries: not written */
+    struct tensor *in;           /* by input of the graph */
+    const struct shape **shapes; /* theirs */
+    struct images *images;       /* by input; zeroed where a file is none. They own the tensor's data */
+    bool pictured;               /* there is one */
+    struct dyn_value **args, **results;
 };
 
-static int32_t position(const int32_t *ids, int32_t n, int32_t id)
-{
-    for (int32_t i = 0; i < n; i++)
-        if (ids[i] == id)
-            return i;
-    return -1;
-}
-
-/* Sizes of the named dims from the inputs' own shapes; every declared number must agree, and one input with another. */
-static yk_err sizes_from_input(struct infer *f, int input, bool *known, struct yk_diag *why)
-{
-    const struct value *v = &f->l.graph->values[f->l.graph->inputs[input]];
-    const struct shape *got = &f->in[input].shape;
-    char text[128];
-    shape_text(got, text, sizeof text);
-    if (v->dtype != got->dtype && !(v->dtype == DT_BF16 && got->dtype == DT_U16))
-        return yk_fail(
-            why, YK_INVAL, "input '%s' takes %s, %s has %s", v->name, dtype_name(v->dtype), f->in_paths[input], text);
-    f->in[input].shape.dtype = v->dtype;
-    if (v->rank < 0)
-        return YK_OK;
-    if (v->rank != got->rank)
-        return yk_fail(
-            why, YK_INVAL, "input '%s' takes %d dimensions, %s has %s", v->name, v->rank, f->in_paths[input], text);
-    for (int i = 0; i < v->rank; i++) {
-        int32_t sym = v->dims[i].sym;
-        if (sym >= 0 && known[sym] && f->l.sizes[sym] != got->dims[i])
-            return yk_fail(why, YK_INVAL,
-                "dimension %d of input '%s' is '%s', %" PRId64 " in an earlier input, but %s has %s", i, v->name,
-                f->l.graph->syms[sym], f->l.sizes[sym], f->in_paths[input], text);
-        if (sym >= 0) {
-            f->l.sizes[sym] = got->dims[i];
-            known[sym] = true;
-        } else if (v->dims[i].value >= 0 && v->dims[i].value != got->dims[i]) {
-            return yk_fail(why, YK_INVAL, "dimension %d of input '%s' is %" PRId64 ", %s has %s", i, v->name,
-                v->dims[i].value, f->in_paths[input], text);
-        }
-    }
-    return YK_OK;
-}
-
-static void print_output(struct cli *c, const char *name, const struct tensor *t, double ms)
+static void print_output(struct cli *c, const char *name, const struct dyn_value *v, double ms)
 {
     char text[128];
-    shape_text(&t->shape, text, sizeof text);
+    dyn_text(v, text, sizeof text);
     if (!c->o.json) {
         printf("%s %s  %.2f ms\n", name, text, ms);
         return;
@@ -85,11 +45,15 @@ static void print_output(struct cli *c, const char *name, const struct tensor *t
     json_open(&out, '{');
     json_put_key(&out, "output");
     json_put_str(&out, name);
-    json_put_key(&out, "shape");
-    json_open(&out, '[');
-    for (int i = 0; i < t->shape.rank; i++)
-        json_put_i64(&out, t->shape.dims[i]);
-    json_close(&out, ']');
+    if (v->type == VALUE_TENSOR) {
+        json_put_key(&out, "shape");
+        json_open(&out, '[');
+        for (int i = 0; i < v->tensor.shape.rank; i++)
+            json_put_i64(&out, v->tensor.shape.dims[i]);
+        json_close(&out, ']');
+    }
+    json_put_key(&out, "type");
+    json_put_str(&out, text);
     json_put_key(&out, "ms");
     json_put_f64(&out, ms);
     json_close(&out, '}');
@@ -108,6 +72,9 @@ static yk_err pair_files(struct cli *c, struct infer *f, struct yk_diag *why)
     f->out_paths = yk_xalloc(((size_t)f->n_out + 1) * sizeof *f->out_paths);
     f->in = yk_xalloc(((size_t)f->n_in + 1) * sizeof *f->in);
     f->images = yk_xalloc(((size_t)f->n_in + 1) * sizeof *f->images);
+    f->args = yk_xalloc(((size_t)f->n_in + 1) * sizeof(struct dyn_value *));
+    f->results = yk_xalloc(((size_t)f->n_out + 1) * sizeof(struct dyn_value *));
+    f->shapes = yk_xalloc(((size_t)f->n_in + 1) * sizeof *f->shapes);
     for (int i = 0; i < f->n_in; i++)
         f->names[i] = g->values[g->inputs[i]].name;
     for (int i = 0; i < f->n_out; i++)
@@ -132,13 +99,16 @@ static yk_err read_input(struct cli *c, struct infer *f, int i, struct yk_diag *
 
 static yk_err read_inputs(struct cli *c, struct infer *f, struct yk_diag *why)
 {
-    bool *known = yk_xalloc((size_t)f->l.graph->n_syms + 1);
+    const struct graph *g = f->l.graph;
     yk_err err = YK_OK;
-    for (int i = 0; !err && i < f->n_in; i++)
-        if (!(err = read_input(c, f, i, why)))
-            err = sizes_from_input(f, i, known, why);
-    free(known);
-    return err;
+    for (int i = 0; !err && i < f->n_in; i++) {
+        struct shape *shape = &f->in[i].shape;
+        err = read_input(c, f, i, why);
+        if (!err && g->values[g->inputs[i]].dtype == DT_BF16 && shape->dtype == DT_U16)
+            shape->dtype = DT_BF16; /* as tensors_write has it */
+        f->shapes[i] = shape;
+    }
+    return err ? err : local_sizes(g, f->shapes, f->l.sizes, why);
 }
 
 /* For people who gave a picture and no file for the answer. */
@@ -154,57 +124,34 @@ static yk_err show_classes(
     return images_print_top(c->o.labels, &f->images[i], name, t, why);
 }
 
-/* The tensor of a graph output: made by the run, or a constant, or an input that is passed on. */
-static yk_err output_tensor(const struct infer *f, int output, struct tensor *t, struct yk_diag *why)
-{
-    const struct memplan *plan = exec_plan(f->l.exec);
-    int32_t id = f->l.graph->outputs[output], at = position(plan->out, plan->n_out, id);
-    const struct value *v = &f->l.graph->values[id];
-    if (at >= 0)
-        *t = f->results[at];
-    else if (v->kind == VALUE_WEIGHT && (v->data || v->bytes == 0))
-        *t = (struct tensor){v->shape, (void *)(uintptr_t)v->data};
-    else if (v->kind == VALUE_INPUT)
-        *t = f->in[position(f->l.graph->inputs, f->n_in, id)];
-    else
-        return yk_fail(why, YK_INTERNAL, "nothing makes output '%s'", v->name);
-    return YK_OK;
-}
-
 static yk_err infer(struct cli *c, struct infer *f, struct yk_diag *why)
 {
     struct local *l = &f->l;
-    const struct shape **shapes = NULL;
     yk_err err = local_open(c, c->args.at[0], l, why);
     if (err || (err = pair_files(c, f, why)) || (err = read_inputs(c, f, why)))
-        goto out;
-    shapes = yk_xalloc(((size_t)f->n_in + 1) * sizeof *shapes);
+        return err;
+    l->input_shapes = f->shapes;
+    if ((err = local_load(l, l->batch_dim >= 0 ? l->sizes[l->batch_dim] : l->fixed_batch, why)))
+        return err;
     for (int i = 0; i < f->n_in; i++)
-        shapes[i] = &f->in[i].shape;
-    l->input_shapes = shapes;
-    int64_t batch = l->batch_dim >= 0 ? l->sizes[l->batch_dim] : l->fixed_batch;
-    if ((err = local_load(l, batch, why)) || (err = local_outputs_alloc(l, l->sizes, &f->results, why)))
-        goto out;
-    const struct memplan *plan = exec_plan(l->exec);
-    f->args = yk_xalloc(((size_t)plan->n_in + 1) * sizeof *f->args);
-    for (int32_t i = 0; i < plan->n_in; i++)
-        f->args[i] = f->in[position(l->graph->inputs, f->n_in, plan->in[i])];
+        if ((err = dyn_borrow(NULL, &f->in[i], &f->args[i], why)))
+            return err;
     double start = now_ms();
-    if ((err = exec_run(l->exec, l->sizes, f->args, f->results, 0, why)))
-        goto out;
+    if ((err = exec_run_values(l->exec, l->sizes, f->args, f->results, 0, why)))
+        return err;
     double ms = now_ms() - start;
     bool shown = false;
     for (int i = 0; !err && i < f->n_out; i++) {
-        struct tensor t;
-        if ((err = output_tensor(f, i, &t, why)))
-            goto out;
-        print_output(c, f->names[f->n_in + i], &t, ms);
-        err = show_classes(c, f, f->names[f->n_in + i], &t, &shown, why);
-        if (!err && f->out_paths[i])
-            err = tensors_write(f->out_paths[i], &t.shape, t.data, why);
+        const struct dyn_value *v = f->results[i];
+        print_output(c, f->names[f->n_in + i], v, ms);
+        if (v->type == VALUE_TENSOR && (err = show_classes(c, f, f->names[f->n_in + i], &v->tensor, &shown, why)))
+            return err;
+        if (f->out_paths[i] && v->type != VALUE_TENSOR)
+            err = yk_fail(
+                why, YK_UNSUPPORTED, "output '%s' is no tensor: a .npy file cannot hold it", f->names[f->n_in + i]);
+        else if (f->out_paths[i])
+            err = tensors_write(f->out_paths[i], &v->tensor.shape, v->tensor.data, why);
     }
-out:
-    free(shapes);
     return err;
 }
 
@@ -213,18 +160,20 @@ int cli_local_infer(struct cli *c)
     struct yk_diag why = {0};
     struct infer f = {0};
     yk_err err = infer(c, &f, &why);
-    for (int32_t i = 0; f.results && i < exec_plan(f.l.exec)->n_out; i++)
-        free(f.results[i].data);
     for (int i = 0; i < f.n_in; i++) {
+        dyn_unref(f.args[i]);
         if (!f.images[i].set)
             free(f.in[i].data);
         images_free(&f.images[i]);
     }
-    for (int i = 0; i < f.n_out; i++)
+    for (int i = 0; i < f.n_out; i++) {
+        dyn_unref(f.results[i]);
         free(f.out_paths[i]);
+    }
     free(f.results);
     free(f.args);
     free(f.in);
+    free(f.shapes);
     free(f.images);
     free(f.in_paths);
     free(f.out_paths);

@@ -86,6 +86,10 @@ static const struct conf_key keys_local_bench[] = {KEY_BATCH("1"), KEY_PLAN, KEY
     NUMBER("repeat", "10", 1, 100000, "Timed runs after two warm-ups.", repeat, "N"),
     KEY("ops", CONF_BOOL, NULL, "Time every node too.", ops, NULL, NULL)};
 
+static const struct conf_key keys_local_check[] = {KEY_BACKEND, KEY_THREADS,
+    KEY("dump", CONF_STR, NULL, "Write our outputs as .pb files, for tests/conformance/check.py.", dump, NULL, "DIR")};
+static const struct conf_key keys_local_ops[] = {KEY_BACKEND};
+
 #define NO_KEYS NULL, 0
 #define KEYS(table) table, (int)YK_COUNT(table)
 static const struct cli_command commands[] = {
@@ -104,6 +108,9 @@ static const struct cli_command commands[] = {
     {"local batch", "FILE.onnx --data=PATH", "Run a data set on this machine.", KEYS(keys_local_batch), 1, 1,
         cli_local_batch},
     {"local bench", "FILE.onnx", "Time a model on this machine.", KEYS(keys_local_bench), 1, 1, cli_local_bench},
+    {"local check", "DIR", "Run ONNX backend test data and judge the outputs.", KEYS(keys_local_check), 1, 1,
+        cli_local_check},
+    {"local ops", "", "The ops there are, and which backends run them.", KEYS(keys_local_ops), 0, 0, cli_local_ops},
 };
 
 static const struct conf_table base = {"yoke", NULL, KEYS(keys_rest), NULL};

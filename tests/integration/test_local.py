@@ -1,0 +1,120 @@
+"""Commands that need no scheduler: check, ops, several inputs and outputs."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from harness import local
+from run import Skip
+
+DATA = pathlib.Path("/usr/share/libonnx-testdata/data")
+CHECK = pathlib.Path(__file__).resolve().parent.parent / "conformance" / "check.py"
+
+
+def counts(line):
+    return [int(part.split()[0]) for part in line.split(", ")]
+
+
+def judge(data, dump):
+    done = subprocess.run([sys.executable, CHECK, data, dump], capture_output=True, text=True, timeout=600)
+    return done.returncode, done.stdout.strip().split("\n")[-1], done.stdout
+
+
+def test_check_agrees_with_onnx():
+    if not DATA.is_dir():
+        raise Skip("no libonnx-testdata")
+    for name, floor in (("node", 621), ("pytorch-operator", 34), ("pytorch-converted", 80), ("simple", 7)):
+        with tempfile.TemporaryDirectory() as dump:
+            done = local("check", DATA / name, f"--dump={dump}")
+            last = done.out.strip().split("\n")[-1]
+            passed, failed, skipped = counts(last)
+            assert passed >= floor and failed == 0, last
+            code, theirs, text = judge(DATA / name, dump)
+            assert code == 0 and theirs == last, text
+            for line in done.out.split("\n"):
+                assert not line.startswith("skipped") or line.partition(": ")[2], f"no reason: {line}"
+
+
+def test_check_notices_wrong_answers():
+    """Expected outputs that were changed fail, here and in check.py; the exit code says so."""
+    import onnx
+    from onnx import numpy_helper
+    if not DATA.is_dir():
+        raise Skip("no libonnx-testdata")
+    with tempfile.TemporaryDirectory() as folder:
+        data, dump = pathlib.Path(folder, "data"), pathlib.Path(folder, "dump")
+        changes = {"test_add": lambda a: a + 2e-3 * abs(a) + 1e-3, "test_relu": lambda a: a.astype("f8"),
+                   "test_softmax_axis_0": lambda a: a[None], "test_argmax_default_axis_example": lambda a: a + 1,
+                   "test_sub": lambda a: a * (1 + 1e-5)}
+        for test, change in changes.items():
+            data_set = data / test / "test_data_set_0"
+            data_set.mkdir(parents=True)
+            for path in (DATA / "node" / test / "test_data_set_0").iterdir():
+                (data_set / path.name).write_bytes(path.read_bytes())
+            (data / test / "model.onnx").write_bytes((DATA / "node" / test / "model.onnx").read_bytes())
+            output = data_set / "output_0.pb"
+            array = numpy_helper.to_array(onnx.TensorProto.FromString(output.read_bytes()))
+            output.write_bytes(numpy_helper.from_array(change(array)).SerializeToString())
+        done = local("check", data, f"--dump={dump}", "--json", ok=False)
+        rows = [json.loads(line) for line in done.out.strip().split("\n")]
+        assert done.code == 1 and rows[-1] == {"passed": 1, "failed": 4, "skipped": 0}, done.out
+        verdicts = {row["test"]: row for row in rows[:-1]}
+        assert verdicts["test_sub"]["verdict"] == "passed", verdicts
+        assert "float64" in verdicts["test_relu"]["reason"] and "expected" in verdicts["test_add"]["reason"], verdicts
+        code, last, text = judge(data, dump)
+        assert code == 0 and last == "1 passed, 4 failed, 0 skipped", text
+        (data / "test_sub" / "test_data_set_0" / "output_0.pb").write_bytes(b"\xff\xff")
+        (data / "test_add" / "model.onnx").write_bytes(b"no model")
+        done = local("check", data, "--json", ok=False)
+        assert done.code == 1 and json.loads(done.out.strip().split("\n")[-1])["failed"] == 5, done.out
+
+
+def test_ops_lists_what_the_standard_says():
+    import onnx.defs
+    first = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == "":
+            first[schema.name] = min(schema.since_version, first.get(schema.name, 99))
+    rows = local("ops", "--json").json()
+    assert len(rows) > 100
+    for row in rows:
+        if row["domain"] == "ai.onnx":
+            low, high = map(int, row["opsets"].split("-"))
+            assert high == 17 and low == max(6, first[row["op"]]), row
+        assert set(row) >= {"op", "domain", "opsets", "ref", "simd", "blas"}, row
+    kinds = {row["op"]: row for row in rows}
+    assert kinds["Conv"]["blas"] != "-" and kinds["Conv"]["ref"] == "ref", kinds["Conv"]
+    text = local("ops").out
+    assert all(row["op"] in text for row in rows)
+
+
+def test_several_inputs_and_outputs():
+    import numpy as np
+    import onnx
+    from onnx import TensorProto as T, helper
+    nodes = [helper.make_node("Add", ["a", "b"], ["s"]), helper.make_node("Mul", ["a", "b"], ["out/m"]),
+             helper.make_node("Constant", [], ["k"], value=helper.make_tensor("k", T.FLOAT, [2], [1, 2]))]
+    inputs = [helper.make_tensor_value_info(name, T.FLOAT, ["n", 3]) for name in "ab"]
+    outputs = [helper.make_tensor_value_info(name, T.FLOAT, None) for name in ("s", "out/m", "k")]
+    with tempfile.TemporaryDirectory() as folder:
+        model, a, b, short = (os.path.join(folder, name) for name in ("m.onnx", "a.npy", "b.npy", "short.npy"))
+        onnx.save(helper.make_model(helper.make_graph(nodes, "g", inputs, outputs),
+                                    opset_imports=[helper.make_opsetid("", 13)]), model)
+        x, y = np.float32([[1, 2, 3], [4, 5, 6]]), np.float32([[2, 2, 2], [-1, 0, 1]])
+        np.save(a, x), np.save(b, y), np.save(short, y[:1])
+        done = local("infer", model, f"--input=b={b}", f"--input=a={a}", f"--output={folder}/all/", "--json")
+        assert [json.loads(line)["shape"] for line in done.out.strip().split("\n")] == [[2, 3], [2, 3], [2]], done.out
+        assert (np.load(f"{folder}/all/s.npy") == x + y).all() and (np.load(f"{folder}/all/out_m.npy") == x * y).all()
+        assert (np.load(f"{folder}/all/k.npy") == [1, 2]).all()
+        local("infer", model, f"--input=a={a}", f"--input=b={b}", f"--output=out/m={folder}/m.npy")
+        assert (np.load(f"{folder}/m.npy") == x * y).all()
+        for arguments, says in (((f"--input=a={a}",), "input 'b' is missing"),
+                                ((f"--input={a}",), "2 inputs, 'a', 'b'"),
+                                ((f"--input=a={a}", f"--input=b={b}", f"--input=c={b}"), "no input 'c'"),
+                                ((f"--input=a={a}", f"--input=b={short}"), "dimension 0 of input 'b' is 'n'"),
+                                ((f"--input=a={a}", f"--input=b={b}", f"--output={folder}/y.npy"), "has 3 outputs"),
+                                ((f"--input=a={a}", f"--input=b={model}"), "m.onnx")):
+            done = local("infer", model, *arguments, ok=False)
+            assert done.code == 1 and says in done.err, done.err
