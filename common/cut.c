@@ -9,7 +9,7 @@
 
 static bool crosses_badly(const struct graph *g, const struct shapes *s, int32_t value)
 {
-    return g->values[value].type != VALUE_TENSOR || shape_bytes(&s->of[value]) < 0;
+    return g->values[value].type != VALUE_TENSOR || !shapes_has(s, value);
 }
 
 static void add_bytes(const struct shapes *s, int32_t value, int64_t *bytes, int64_t *grad)
@@ -188,6 +188,25 @@ static yk_err find_crossings(
     return YK_OK;
 }
 
+/* What a stage cannot hand over. Between stages it may move into one; to and from the source there is no way yet. */
+static yk_err check_crossing(
+    const struct graph *g, const struct shapes *s, const struct crossing *e, struct yk_diag *why)
+{
+    const char *name = g->values[e->value].name;
+    if (!crosses_badly(g, s, e->value))
+        return YK_OK;
+    if (e->from < 0)
+        return yk_fail(why, YK_UNSUPPORTED,
+            "graph input '%s' is not a tensor of known size: only `yoke local` runs this model", name);
+    if (e->to < 0)
+        return yk_fail(why, YK_UNSUPPORTED,
+            "the size of graph output '%s' depends on data: only `yoke local` runs this model", name);
+    return yk_fail(why, YK_INVAL,
+        "'%s' cannot cross from stage %d to %d: its size depends on data; keep the nodes that make and read it in one "
+        "stage",
+        name, e->from, e->to);
+}
+
 #define WORDS ((CUT_MAX_STAGES + 63) / 64)
 
 static bool bit(const uint64_t *reach, int32_t from, int32_t to)
@@ -247,11 +266,8 @@ yk_err cut_check(
         const struct crossing *e = &c.at[i];
         if (e->from < 0 || e->to < 0)
             continue;
-        if (crosses_badly(g, s, e->value)) {
-            err = yk_fail(why, YK_INVAL, "'%s' cannot cross from stage %d to %d: its size depends on data",
-                g->values[e->value].name, e->from, e->to);
+        if ((err = check_crossing(g, s, e, why)))
             goto out;
-        }
         reach[e->from * WORDS + e->to / 64] |= (uint64_t)1 << (e->to % 64);
     }
     for (int32_t k = 0; k < n_stages; k++)
@@ -291,6 +307,11 @@ yk_err cut_edges_find(const struct graph *g, const struct shapes *s, const int32
     struct cut_edge *e = NULL;
     for (size_t i = 0; i < c.n; i++) {
         const struct crossing *x = &c.at[i];
+        if ((err = check_crossing(g, s, x, why))) {
+            free(c.at);
+            yk_arena_close(edges.arena);
+            return err;
+        }
         if (!e || e->from != x->from || e->to != x->to) {
             e = &edges.at[edges.n++];
             *e = (struct cut_edge){.from = x->from, .to = x->to, .values = &values[n_values]};

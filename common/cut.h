@@ -50,6 +50,7 @@ struct cut_edges {
     int32_t n;
     struct yk_arena *arena;
 };
+/* YK_UNSUPPORTED where a graph input or output is no tensor of known size, YK_INVAL where one between stages is not. */
 yk_err cut_edges_find(const struct graph *g, const struct shapes *s, const int32_t *stage_of, int32_t n_stages,
     struct cut_edges *out, struct yk_diag *why);
 void cut_edges_fini(struct cut_edges *e);

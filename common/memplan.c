@@ -11,6 +11,8 @@
 
 #define MEMPLAN_LIMIT ((int64_t)1 << 60)
 
+enum { OUTSIDE_READ = 1, OUTSIDE_OUTPUT = 2 };
+
 struct buffer {
     int32_t value;
     int32_t first, last; /* nodes, inclusive */
@@ -22,7 +24,7 @@ struct plan {
     const uint8_t *in_stage;
     int32_t node;     /* being visited */
     int32_t *last;    /* by value: last reader in the stage, -1 */
-    uint8_t *outside; /* by value: read outside the stage, or a graph output */
+    uint8_t *outside; /* by value: OUTSIDE_READ outside the stage, OUTSIDE_OUTPUT of the graph */
     uint8_t *kept;    /* by value: weight that a node of the stage keeps */
     bool keeps;
 };
@@ -31,7 +33,7 @@ static void visit_use(void *arg, int32_t value)
 {
     struct plan *p = arg;
     if (!p->in_stage[p->node]) {
-        p->outside[value] = 1;
+        p->outside[value] |= OUTSIDE_READ;
         return;
     }
     p->last[value] = p->node;
@@ -124,8 +126,43 @@ static yk_err add_table(
         *workspace = YK_MAX(*workspace, t->workspace_bytes);
     }
     for (int32_t i = 0; i < p->g->n_outputs; i++)
-        p->outside[p->g->outputs[i]] = 1;
+        p->outside[p->g->outputs[i]] |= OUTSIDE_OUTPUT;
     return err;
+}
+
+/* A value whose size depends on data lives on the heap of one stage: it may come from and go to the caller of the whole
+ * graph only. */
+static yk_err check_dynamic(const struct plan *p, int32_t v, bool made, struct yk_diag *why)
+{
+    const struct value *value = &p->g->values[v];
+    bool comes_in = !made && p->last[v] >= 0 && value->kind != VALUE_INPUT;
+    bool goes_out = made && p->outside[v] & OUTSIDE_READ;
+    if (!comes_in && !goes_out)
+        return YK_OK;
+    return yk_fail(why, YK_UNSUPPORTED,
+        "'%s' would cross between stages, but its size depends on data: keep the nodes that make and read it together",
+        value->name);
+}
+
+/* Values whose size depends on data have no place in the plan. For them a stage is counted to need twice what enters
+ * and leaves their nodes otherwise, and MEMPLAN_HEAP_BYTES. */
+static yk_err add_heap(const struct plan *p, const struct shapes *s, struct memplan *m, struct yk_diag *why)
+{
+    yk_err err = YK_OK;
+    bool any = false;
+    for (int32_t i = 0; !err && i < p->g->n_nodes; i++) {
+        const struct node *n = &p->g->nodes[i];
+        if (!p->in_stage[i] || !s->dynamic[i])
+            continue;
+        any = true;
+        for (int32_t k = 0; !err && k < n->n_in + n->n_out; k++) {
+            int32_t v = k < n->n_in ? n->in[k] : n->out[k - n->n_in];
+            int64_t bytes = v == YK_ABSENT ? 0 : YK_MAX(shape_bytes(&s->of[v]), 0);
+            if ((err = add_to(&m->heap_bytes, bytes, why)) == YK_OK)
+                err = add_to(&m->heap_bytes, bytes, why);
+        }
+    }
+    return err || !any ? err : add_to(&m->heap_bytes, MEMPLAN_HEAP_BYTES, why);
 }
 
 /* Sorts values into boundary, weights and roots of buffers; fills b and *n_b. */
@@ -146,6 +183,8 @@ static yk_err classify(
         if (value->kind == VALUE_WEIGHT) {
             if (p->last[v] >= 0 && p->kept[v])
                 err = add_to(&m->weight_bytes, YK_MAX(shape_bytes(&s->of[v]), 0), why);
+        } else if (!shapes_has(s, v)) {
+            err = check_dynamic(p, v, made, why);
         } else if (!made && p->last[v] >= 0) {
             m->in[m->n_in++] = v;
             if ((err = value_bytes(g, s, v, &bytes, why)) == YK_OK)
@@ -163,7 +202,7 @@ static yk_err classify(
             continue;
         for (int32_t k = 0; !err && k < n->n_out; k++) {
             int32_t v = n->out[k];
-            if (v == YK_ABSENT || p->outside[v])
+            if (v == YK_ABSENT || p->outside[v] || !shapes_has(s, v))
                 continue;
             int32_t last = YK_MAX(p->last[v], i);
             if (k == 0 && n->op->flags & OP_VIEW && n->in[0] != YK_ABSENT) {
@@ -194,7 +233,7 @@ static yk_err total(struct memplan *m, int32_t depth, int64_t workspace, struct 
     yk_err err = add_to(&m->arena_bytes, workspace, why);
     if (err || (err = add_to(&sum, m->arena_bytes, why)) != YK_OK ||
         (err = add_to(&sum, m->weight_bytes, why)) != YK_OK || (err = add_to(&sum, m->packed_bytes, why)) != YK_OK ||
-        (err = add_to(&sum, boundary, why)) != YK_OK)
+        (err = add_to(&sum, boundary, why)) != YK_OK || (err = add_to(&sum, m->heap_bytes, why)) != YK_OK)
         return err;
     m->total_bytes = sum;
     return YK_OK;
@@ -233,7 +272,7 @@ yk_err memplan_make(const struct graph *g, const struct shapes *s, const uint8_t
     for (size_t i = 0; i < n_values; i++)
         p.last[i] = -1;
     if ((err = add_table(&p, table, &m, &workspace, why)) != YK_OK ||
-        (err = classify(&p, s, &m, b, &n_b, why)) != YK_OK)
+        (err = classify(&p, s, &m, b, &n_b, why)) != YK_OK || (err = add_heap(&p, s, &m, why)) != YK_OK)
         goto out;
     if (!place(b, n_b, placed, &m.arena_bytes)) {
         err = yk_fail(why, YK_LIMIT, "the stage takes more than can be counted");

@@ -6,6 +6,7 @@
 #include "common/shapes.h"
 
 #define MEMPLAN_ALIGN 64
+#define MEMPLAN_HEAP_BYTES ((int64_t)1 << 20)
 
 /* Per node: what the chosen form adds. From the agent's profile, or zeros where unknown. */
 struct memplan_node {
@@ -19,7 +20,8 @@ struct memplan {
     int64_t weight_bytes; /* resident originals */
     int64_t packed_bytes;
     int64_t in_bytes, out_bytes; /* boundary values of one microbatch, each rounded up to MEMPLAN_ALIGN */
-    int64_t total_bytes;         /* arena + weights + packed + depth * (in + out) */
+    int64_t heap_bytes;          /* what values whose size depends on data are counted at; 0 if there are none */
+    int64_t total_bytes;         /* arena + weights + packed + heap + depth * (in + out) */
     int64_t *offset; /* by value id: place in the arena, -1 if not there (weights, boundary, not in the stage) */
     int32_t *root;   /* by value id: the value whose memory holds it: itself, or what a chain of views starts from */
     int64_t workspace_offset; /* one region behind the intermediates, as large as the largest workspace of a node */
@@ -33,7 +35,7 @@ struct memplan {
  *   IN      the buffer of boundary input in[index]
  *   OUT     the buffer of boundary output out[index]
  *   WEIGHT  the data of weight `root`
- *   NOWHERE the stage does not touch the value
+ *   NOWHERE the stage does not touch the value, or its size depends on data
  * A view (OP_VIEW) has the place of its root and costs nothing: if the places of its input and its output are equal the
  * executor skips the node. A view that leaves the stage has a buffer of its own (OUT): then the executor copies.
  * A buffer lives from the node that makes it to the last node that reads it or a view of it, both included, so outputs
@@ -47,6 +49,8 @@ struct memplan_place {
 };
 
 /* in_stage: one byte per node of the graph. table: by node, or NULL (zeros). shapes: at the maximum sizes.
+ * Values whose size depends on data (shapes.h) are left out: they live on a heap of the stage. YK_UNSUPPORTED where one
+ * would enter or leave a stage otherwise than as input or output of the graph.
  * Values that OP_VIEW nodes make share their input's place. Buffers are placed by size, largest first, lowest free
  * offset over its lifetime; the same input always gives the same plan. */
 yk_err memplan_make(const struct graph *g, const struct shapes *s, const uint8_t *in_stage,

@@ -140,8 +140,11 @@ static yk_err read_attr(struct onnx_import *im, struct onnx_scope *scope, const 
     if (type == 0 && !field)
         field = ATTR_IS; /* an empty list: nothing tells of what */
     if (other || type > 8 || type < 0) {
-        onnx_import_problem(im, "%s: attributes of its type (%" PRId64 ") are not supported", what, type);
         *skip = true;
+        /* what an empty optional would hold: the interpreter does not ask */
+        if (name.n == 4 && memcmp(name.s, "type", 4) == 0 && strcmp(n->op_type, "Optional") == 0)
+            return YK_OK;
+        onnx_import_problem(im, "%s: attributes of its type (%" PRId64 ") are not supported", what, type);
         return YK_OK;
     }
     *a = (struct attr){.name = onnx_import_text(im, &name)};
@@ -382,11 +385,17 @@ yk_err onnx_import_emit(struct onnx_import *im, struct onnx_scope *scope, const 
     if (n_out < op->min_out || n_out > most_out)
         return yk_fail(im->why, n_out > OP_MAX_OUT ? YK_LIMIT : YK_FORMAT, "%s has %d outputs, it makes %d to %d", what,
             (int)n_out, op->min_out, most_out);
+    struct node made = {.op = op, .n_in = n_in, .n_out = n_out, .in = n->in, .out = n->out};
+    made.attr = n->attr;
+    made.n_attr = n->n_attr;
+    yk_err err = op->flags & OP_CONTROL && im->n_problems == 0 ? op_control_check(&made, im->why) : YK_OK;
+    if (err)
+        return yk_wrap(im->why, err, "%s", what);
     int32_t at = graph_add_node(scope->g, n->name, op, n->in, n_in, n->out, n_out);
     if (at == YK_ABSENT)
         return onnx_import_nomem(im);
-    scope->g->nodes[at].attr = n->attr;
-    scope->g->nodes[at].n_attr = n->n_attr;
+    scope->g->nodes[at].attr = made.attr;
+    scope->g->nodes[at].n_attr = made.n_attr;
     return YK_OK;
 }
 

@@ -162,6 +162,23 @@ static const struct op ops[] = {
     {"Range", "", 3, 3, 1, 1, 11, MOVE, op_rule_range, op_flops_zero},
     {"EyeLike", "", 1, 1, 1, 1, 9, MOVE, op_rule_eye_like, op_flops_zero},
     {"OneHot", "", 3, 3, 1, 1, 11, MOVE, op_rule_one_hot, op_flops_zero},
+    /* control flow; sequences and optionals */
+    {"If", "", 1, 1, 1, VARIADIC_OUT, 16, OP_CONTROL, op_rule_values, op_flops_zero},
+    {"Loop", "", 2, VARIADIC, 1, VARIADIC_OUT, 16, OP_CONTROL, op_rule_values, op_flops_zero},
+    {"Scan", "", 1, VARIADIC, 1, VARIADIC_OUT, 16, OP_CONTROL, op_rule_values, op_flops_zero},
+    {"BatchScan", "ai.yoke", 2, VARIADIC, 1, VARIADIC_OUT, 1, OP_CONTROL, op_rule_values, op_flops_zero},
+    {"SequenceMap", "", 1, VARIADIC, 1, VARIADIC_OUT, 17, OP_CONTROL, op_rule_values, op_flops_zero},
+    {"SequenceConstruct", "", 1, VARIADIC, 1, 1, 11, OP_VALUES, op_rule_values, op_flops_zero},
+    {"SequenceEmpty", "", 0, 0, 1, 1, 11, OP_VALUES, op_rule_values, op_flops_zero},
+    {"SequenceInsert", "", 2, 3, 1, 1, 11, OP_VALUES, op_rule_values, op_flops_zero},
+    {"SequenceErase", "", 1, 2, 1, 1, 11, OP_VALUES, op_rule_values, op_flops_zero},
+    {"SequenceAt", "", 2, 2, 1, 1, 11, OP_VALUES, op_rule_values, op_flops_zero},
+    {"SequenceLength", "", 1, 1, 1, 1, 11, OP_VALUES, op_rule_values, op_flops_zero},
+    {"ConcatFromSequence", "", 1, 1, 1, 1, 11, OP_VALUES, op_rule_values, op_flops_zero},
+    {"SplitToSequence", "", 1, 2, 1, 1, 11, OP_VALUES, op_rule_values, op_flops_zero},
+    {"Optional", "", 0, 1, 1, 1, 15, OP_VALUES, op_rule_values, op_flops_zero},
+    {"OptionalHasElement", "", 1, 1, 1, 1, 15, OP_VALUES, op_rule_values, op_flops_zero},
+    {"OptionalGetElement", "", 1, 1, 1, 1, 15, OP_VALUES, op_rule_values, op_flops_zero},
 };
 
 const struct op *op_find(const char *domain, const char *name)
@@ -238,9 +255,23 @@ yk_err op_infer(struct op_ctx *c)
     return YK_OK;
 }
 
+/* Flops of a node that runs by its actual inputs are not known. */
+static bool is_sized(const struct op_ctx *c)
+{
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i] && (c->in[i]->rank < 0 || shape_bytes(c->in[i]) < 0))
+            return false;
+    for (int i = 0; i < c->n_out; i++)
+        if (c->node->out[i] != YK_ABSENT && shape_bytes(&c->out[i]) < 0)
+            return false;
+    return true;
+}
+
 double op_flops(const struct op_ctx *c)
 {
     const struct op *op = c->node->op;
+    if (!is_sized(c))
+        return 0;
     if (op->flops)
         return op->flops(c);
     if (op->flags & (OP_SHAPE | OP_VIEW))

@@ -19,6 +19,7 @@ enum op_flag {
     OP_RANDOM = 1 << 4,
     OP_VIEW = 1 << 5,        /* same bytes, other shape: may alias its first input */
     OP_CONTRACTION = 1 << 6, /* Conv, Gemm, MatMul: where the FLOPs are */
+    OP_VALUES = 1 << 7,      /* of sequences and optionals: no kernel, kernels/dynamic.c runs it by its actual inputs */
 };
 
 /* What a shape rule sees and fills. Contents: int64 copies of small integer (or bool) tensors where they are known.
@@ -56,12 +57,26 @@ const struct op *op_find(const char *domain, const char *name); /* NULL if not s
 int op_count(void);
 const struct op *op_at(int i); /* for `yoke local ops` */
 
-double op_flops(const struct op_ctx *c);
+double op_flops(const struct op_ctx *c); /* 0 where a size is not known */
 double op_bytes(const struct op_ctx *c); /* inputs read + outputs written, weights included */
 
 /* Checks arity, absent inputs and known input shapes, calls the rule, and checks what it made (rank, non-negative dims,
  * bytes without overflow). Always goes through here. */
 yk_err op_infer(struct op_ctx *c);
+
+/* An OP_CONTROL node's subgraphs: there, with the inputs and outputs that the op wants of them. */
+yk_err op_control_check(const struct node *n, struct yk_diag *why);
+/* Scan, with its attributes resolved. The body has n_state inputs, then n_in scanned ones; n_state outputs, then n_out
+ * stacked ones. BatchScan (opset 8) has the batch in front of every axis and an input of lengths before the others. */
+#define OP_SCAN_MAX (OP_MAX_IN > OP_MAX_OUT ? OP_MAX_IN : OP_MAX_OUT)
+struct scan_dims {
+    bool batched;
+    int first; /* the node's input of the first state */
+    int n_state, n_in, n_out;
+    int64_t in_axis[OP_SCAN_MAX], out_axis[OP_SCAN_MAX]; /* as given, negative ones too */
+    bool in_reverse[OP_SCAN_MAX], out_reverse[OP_SCAN_MAX];
+};
+yk_err op_scan_dims(const struct node *n, struct scan_dims *out, struct yk_diag *why);
 
 /* Arithmetic that shape rules and kernels share, so that both see the same numbers. */
 struct conv_dims { /* of Conv, ConvTranspose and pooling; axes 0..spatial-1 are used, the others are 1 with pads 0 */

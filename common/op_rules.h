@@ -53,6 +53,7 @@ bool op_fits(enum dtype t, int64_t v);
     X(deconv) X(rnn) X(einsum) X(resize) X(grid_sample) X(roi_align) X(max_roi_pool) X(max_unpool) X(lp_pool) \
     X(global_lp_pool) X(reverse_sequence) X(dft) X(stft) X(window) X(mel)
 /* clang-format on */
+yk_err op_rule_values(struct op_ctx *c); /* op_control.c: runs by its actual inputs */
 #define X(rule) yk_err op_rule_##rule(struct op_ctx *c);
 OP_RULES(X)
 #undef X

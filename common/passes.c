@@ -222,7 +222,7 @@ void pass_probes_close(struct pass_probes *p)
 bool pass_same_shape(const struct pass_probes *p, int32_t a, int32_t b)
 {
     for (int i = 0; i < p->n; i++)
-        if (!shape_equal(&p->at[i].of[a], &p->at[i].of[b]))
+        if (!shapes_has(&p->at[i], a) || !shape_equal(&p->at[i].of[a], &p->at[i].of[b]))
             return false;
     return p->n > 0;
 }

@@ -135,7 +135,8 @@ static void set_context(struct fold *f, const struct node *n)
 
 static bool may_fold(const struct graph *g, const uint8_t *outputs, const struct node *n)
 {
-    if (n->op->flags & (OP_CONTROL | OP_RANDOM | OP_DATA_SHAPE) || n->n_in > OP_MAX_IN || n->n_out > OP_MAX_OUT)
+    if (n->op->flags & (OP_CONTROL | OP_VALUES | OP_RANDOM | OP_DATA_SHAPE) || n->n_in > OP_MAX_IN ||
+        n->n_out > OP_MAX_OUT)
         return false;
     for (int32_t k = 0; k < n->n_in; k++)
         if (n->in[k] != YK_ABSENT && !pass_is_const(g, n->in[k]))

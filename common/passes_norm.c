@@ -55,9 +55,12 @@ static bool fits_axes(const struct match *m, int32_t constant, int32_t x, int k)
 {
     const struct shape *s = &m->g->values[constant].shape;
     bool fits = s->dtype == DT_F32 && s->rank == k;
-    for (int i = 0; fits && i < m->p->n; i++)
-        for (int d = 0; d < k; d++)
-            fits = fits && s->dims[d] == m->p->at[i].of[x].dims[m->p->at[i].of[x].rank - k + d];
+    for (int i = 0; fits && i < m->p->n; i++) {
+        const struct shape *have = &m->p->at[i].of[x];
+        fits = have->rank >= k; /* unknown where it depends on data */
+        for (int d = 0; fits && d < k; d++)
+            fits = s->dims[d] == have->dims[have->rank - k + d];
+    }
     return fits;
 }
 

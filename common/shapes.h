@@ -1,4 +1,9 @@
-/* Shapes of all values of a graph for given sizes of its named dimensions. */
+/* Shapes of all values of a graph for given sizes of its named dimensions.
+ *
+ * Some are not known before data is there: what a rule says YK_DEPENDS of, sequences and optionals, and all that is
+ * made from them. Such a value has rank -1 or a dim of -1, and the nodes that read or make it are `dynamic`: they run
+ * by their actual inputs (kernels/dynamic.h). Results of If, Loop and Scan whose shapes follow from the subgraphs are
+ * known. */
 #ifndef YK_SHAPES_H
 #define YK_SHAPES_H
 
@@ -7,8 +12,16 @@
 struct shapes {
     struct shape *of;  /* by value id */
     int64_t **content; /* by value id; NULL unless small integers are known */
+    uint8_t *dynamic;  /* by node: 1 if it runs by its actual inputs */
+    int32_t n_dynamic;
     struct yk_arena *arena;
 };
+
+/* The size of a value is known. */
+static inline bool shapes_has(const struct shapes *s, int32_t value)
+{
+    return s->of[value].rank >= 0 && shape_bytes(&s->of[value]) >= 0;
+}
 
 /* sizes[i] is the size of graph->syms[i]; a named dimension that no input has may be -1. With shapes of inputs that are
  * given otherwise (undeclared ones), input_shapes[k] overrides input k where not NULL (array may be NULL).

@@ -1,7 +1,8 @@
-/* A stage is cut into segments: maximal runs of consecutive nodes of the stage with one backend. Host backends work in
- * the stage's memory plan directly. Others get copies: what a segment reads is written to buffers of theirs before it
- * starts, what leaves it is read back into the plan's places afterwards. */
-#include "kernels/exec_impl.h"
+/* A stage is cut into segments: maximal runs of consecutive nodes of the stage with one backend. Nodes whose shapes
+ * depend on data make segments of their own (kernels/dynamic.h). Host backends work in the stage's memory plan
+ * directly. Others get copies: what a segment reads is written to buffers of theirs before it starts, what leaves it is
+ * read back into the plan's places afterwards. */
+#include "kernels/exec_priv.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,11 @@ const struct shapes *exec_max_shapes(const struct exec *e)
 int64_t exec_held_bytes(const struct exec *e)
 {
     return e->held;
+}
+
+int64_t exec_heap_peak(const struct exec *e)
+{
+    return e->dynamic ? dynamic_peak_bytes(e->dynamic) : 0;
 }
 
 void exec_trace(struct exec *e, void (*fn)(void *arg, int32_t node, const char *form, double ms), void *arg)
@@ -61,6 +67,26 @@ static yk_err copy_config(struct exec *e, const struct exec_config *c, struct yk
     return shapes_infer(g, e->max_sizes, e->input_shapes, &e->max, why);
 }
 
+/* All dynamic nodes of a stage have one form. */
+static yk_err pick_dynamic(struct exec *e, int32_t node, const char *want, struct yk_diag *why)
+{
+    const struct node *n = &e->graph->nodes[node];
+    for (int32_t i = 0; want && i < node; i++)
+        if (e->in_stage[i] && e->max.dynamic[i] && strcmp(e->forms[i], want) != 0)
+            return yk_fail(why, YK_UNSUPPORTED,
+                "node %d '%s' (%s): the form '%s' beside '%s' of node %d: one stage has "
+                "one form for nodes that depend on data",
+                (int)node, n->name, n->op->name, want, e->forms[i], (int)i);
+    if (want && (strlen(want) >= BACKEND_FORM_MAX || !dynamic_form_here(e->backends, want)))
+        return yk_fail(why, YK_UNSUPPORTED, "node %d '%s' (%s): no backends here make the form '%s'", (int)node,
+            n->name, n->op->name, want);
+    if (want)
+        strcpy(e->forms[node], want);
+    else
+        dynamic_form(e->backends, e->forms[node]);
+    return YK_OK;
+}
+
 /* Picks form and backend of every node of the stage; fills the table of the memory plan. */
 static yk_err pick_forms(struct exec *e, const struct exec_config *c, struct backend **owner,
     struct memplan_node *table, struct yk_diag *why)
@@ -73,6 +99,11 @@ static yk_err pick_forms(struct exec *e, const struct exec_config *c, struct bac
             continue;
         struct backend_form form;
         const char *want = c->forms ? c->forms[i] : NULL;
+        if (e->max.dynamic[i]) {
+            if ((err = pick_dynamic(e, i, want, why)))
+                break;
+            continue;
+        }
         shapes_node(g, &e->max, i, x);
         if (want) {
             owner[i] = backends_form_find(e->backends, x, want, &form);
@@ -94,37 +125,72 @@ static yk_err pick_forms(struct exec *e, const struct exec_config *c, struct bac
     return err;
 }
 
+static yk_err gather_weight(struct exec *e, const struct exec_config *c, int32_t v, struct yk_diag *why)
+{
+    const struct value *w = &e->graph->values[v];
+    int64_t bytes = shape_bytes(&w->shape);
+    const void *data = w->data;
+    if (w->kind != VALUE_WEIGHT || e->weights[v])
+        return YK_OK;
+    if (!data && bytes > 0 && c->weight) {
+        yk_err err = c->weight(c->weight_arg, v, &data, why);
+        if (err)
+            return yk_wrap(why, err, "weight '%s'", w->name);
+    }
+    if (!data && bytes > 0)
+        return yk_fail(why, YK_NOTFOUND, "weight '%s' has no data here", w->name);
+    size_t size = dtype_bytes(w->shape.dtype);
+    if (data && size && (uintptr_t)data % size != 0) {
+        if (!(e->copies[v] = yk_try_aligned((size_t)bytes)))
+            return yk_fail(why, YK_NOMEM, "no memory for weight '%s' of %lld bytes", w->name, (long long)bytes);
+        memcpy(e->copies[v], data, (size_t)bytes);
+        e->held += bytes;
+        data = e->copies[v];
+    }
+    e->weights[v] = data;
+    return YK_OK;
+}
+
+struct gather {
+    struct exec *e;
+    const struct exec_config *c;
+    struct yk_diag *why;
+    yk_err err;
+};
+
+static void gather_use(void *arg, int32_t value)
+{
+    struct gather *g = arg;
+    if (!g->err)
+        g->err = gather_weight(g->e, g->c, value, g->why);
+}
+
 static yk_err gather_weights(struct exec *e, const struct exec_config *c, struct yk_diag *why)
 {
-    const struct graph *g = e->graph;
-    for (int32_t i = 0; i < g->n_nodes; i++) {
-        const struct node *n = &g->nodes[i];
-        for (int32_t k = 0; e->in_stage[i] && k < n->n_in; k++) {
-            int32_t v = n->in[k];
-            if (v < 0 || g->values[v].kind != VALUE_WEIGHT || e->weights[v])
-                continue;
-            const struct value *w = &g->values[v];
-            int64_t bytes = shape_bytes(&w->shape);
-            const void *data = w->data;
-            if (!data && bytes > 0 && c->weight) {
-                yk_err err = c->weight(c->weight_arg, v, &data, why);
-                if (err)
-                    return yk_wrap(why, err, "weight '%s'", w->name);
-            }
-            if (!data && bytes > 0)
-                return yk_fail(why, YK_NOTFOUND, "weight '%s' has no data here", w->name);
-            size_t size = dtype_bytes(w->shape.dtype);
-            if (data && size && (uintptr_t)data % size != 0) {
-                if (!(e->copies[v] = yk_try_aligned((size_t)bytes)))
-                    return yk_fail(why, YK_NOMEM, "no memory for weight '%s' of %lld bytes", w->name, (long long)bytes);
-                memcpy(e->copies[v], data, (size_t)bytes);
-                e->held += bytes;
-                data = e->copies[v];
-            }
-            e->weights[v] = data;
-        }
-    }
-    return YK_OK;
+    struct gather g = {.e = e, .c = c, .why = why};
+    for (int32_t i = 0; i < e->graph->n_nodes && !g.err; i++)
+        if (e->in_stage[i])
+            node_each_use(&e->graph->nodes[i], gather_use, &g);
+    return g.err;
+}
+
+/* What segment s reads from outside itself: seen[v] is set to s. */
+struct crossing {
+    const struct exec *e;
+    const int32_t *maker;
+    int32_t *seen, s, n;
+    uint8_t *leaves;
+};
+
+static void cross_use(void *arg, int32_t v)
+{
+    struct crossing *c = arg;
+    if (c->e->graph->values[v].kind == VALUE_WEIGHT || c->maker[v] == c->s || c->seen[v] == c->s ||
+        !shapes_has(&c->e->max, v))
+        return;
+    c->seen[v] = c->s;
+    c->leaves[v] = 1;
+    c->n++;
 }
 
 /* Values that cross each segment. maker[v]: segment that makes v, -1 outside. */
@@ -150,19 +216,10 @@ static yk_err cross_values(struct exec *e, struct yk_diag *why)
         leaves[e->plan.out[k]] = 1;
     for (int32_t s = 0; s < e->n_segments; s++) {
         struct exec_segment *seg = &e->segments[s];
-        int32_t most = 0;
-        for (int32_t i = 0; i < seg->n_nodes; i++) {
-            const struct node *nd = &g->nodes[seg->nodes[i]];
-            for (int32_t k = 0; k < nd->n_in; k++) {
-                int32_t v = nd->in[k];
-                if (v < 0 || g->values[v].kind == VALUE_WEIGHT || maker[v] == s || seen[v] == s)
-                    continue;
-                seen[v] = s;
-                leaves[v] = 1;
-                most++;
-            }
-        }
-        if (!(seg->in = yk_try_alloc((size_t)most + 1, sizeof(*seg->in))))
+        struct crossing c = {.e = e, .maker = maker, .seen = seen, .s = s, .leaves = leaves};
+        for (int32_t i = 0; i < seg->n_nodes; i++)
+            node_each_use(&g->nodes[seg->nodes[i]], cross_use, &c);
+        if (!(seg->in = yk_try_alloc((size_t)c.n + 1, sizeof(*seg->in))))
             goto out;
         for (int32_t v = 0; v < g->n_values; v++)
             if (seen[v] == s)
@@ -192,7 +249,7 @@ out:
 static yk_err make_segments(struct exec *e, struct backend **owner, struct yk_diag *why)
 {
     const struct graph *g = e->graph;
-    struct backend *last = NULL;
+    const struct backend *last = NULL;
     e->segments = yk_try_alloc((size_t)g->n_nodes + 1, sizeof(*e->segments));
     int32_t *nodes = yk_try_alloc((size_t)g->n_nodes + 1, sizeof(*nodes));
     if (!e->segments || !nodes) {
@@ -204,7 +261,7 @@ static yk_err make_segments(struct exec *e, struct backend **owner, struct yk_di
     for (int32_t i = 0; i < g->n_nodes; i++) {
         if (!e->in_stage[i])
             continue;
-        if (owner[i] != last) {
+        if (e->n_segments == 0 || owner[i] != last) {
             e->segments[e->n_segments] = (struct exec_segment){.backend = owner[i], .nodes = nodes + at};
             e->n_segments++;
             last = owner[i];
@@ -217,6 +274,8 @@ static yk_err make_segments(struct exec *e, struct backend **owner, struct yk_di
 
 static yk_err prepare_segment(struct exec *e, struct exec_segment *seg, bool variable, struct yk_diag *why)
 {
+    if (!seg->backend)
+        return YK_OK;
     const struct backend_ops *ops = seg->backend->ops;
     int32_t n = seg->n_in + seg->n_out;
     const char **forms = yk_try_alloc((size_t)seg->n_nodes + 1, sizeof(*forms));
@@ -265,6 +324,27 @@ static yk_err prepare_segment(struct exec *e, struct exec_segment *seg, bool var
     return YK_OK;
 }
 
+static yk_err open_dynamic(struct exec *e, const struct exec_config *c, struct yk_diag *why)
+{
+    struct dynamic_config d = {.graph = e->graph,
+        .in_stage = e->in_stage,
+        .max = &e->max,
+        .weights = e->weights,
+        .backends = e->backends,
+        .heap_limit = c->heap_limit > 0 ? c->heap_limit : EXEC_HEAP_LIMIT,
+        .step_limit = c->step_limit > 0 ? c->step_limit : EXEC_STEP_LIMIT,
+        .canceled = &e->canceled};
+    for (int32_t s = 0; s < e->n_segments && !d.form; s++)
+        if (!e->segments[s].backend)
+            d.form = e->forms[e->segments[s].nodes[0]];
+    if (!d.form)
+        return YK_OK;
+    yk_err err = dynamic_open(&d, &e->dynamic, why);
+    if (!err)
+        e->held += dynamic_held_bytes(e->dynamic);
+    return err;
+}
+
 yk_err exec_open(const struct exec_config *config, struct exec **out, struct yk_diag *why)
 {
     const struct graph *g = config->graph;
@@ -291,6 +371,7 @@ yk_err exec_open(const struct exec_config *config, struct exec **out, struct yk_
     e->held += e->plan.arena_bytes;
     if ((err = gather_weights(e, config, why)) || (err = make_segments(e, owner, why)))
         goto out;
+    err = open_dynamic(e, config, why);
     for (int32_t s = 0; !err && s < e->n_segments; s++)
         err = prepare_segment(e, &e->segments[s], config->weights_variable, why);
     if (!err) {
@@ -320,6 +401,7 @@ void exec_close(struct exec *e)
         free(seg->in);
         free(seg->out);
     }
+    dynamic_close(e->dynamic);
     if (e->segments)
         free(e->segments[0].nodes);
     free(e->segments);

@@ -20,9 +20,11 @@ struct exec_config {
     yk_err (*weight)(void *arg, int32_t value, const void **data, struct yk_diag *why);
     void *weight_arg;
     bool weights_variable;
-    int64_t heap_limit; /* bytes of values whose size depends on data; 0: EXEC_HEAP_LIMIT */
+    int64_t heap_limit; /* bytes of values whose size depends on data, at one time; 0: EXEC_HEAP_LIMIT */
+    int64_t step_limit; /* dynamic nodes that one run executes, subgraphs included; 0: EXEC_STEP_LIMIT */
 };
 #define EXEC_HEAP_LIMIT ((int64_t)1 << 30)
+#define EXEC_STEP_LIMIT ((int64_t)1000000000)
 
 /* Errors: YK_UNSUPPORTED (a form that no backend here has: names node and form), YK_NOMEM (with the plan's figures). */
 yk_err exec_open(const struct exec_config *config, struct exec **out, struct yk_diag *why);
@@ -31,6 +33,7 @@ void exec_close(struct exec *e);
 const struct memplan *exec_plan(const struct exec *e);     /* boundary values: in/out; memory figures */
 const char *exec_form(const struct exec *e, int32_t node); /* NULL if not in the stage */
 const struct shapes *exec_max_shapes(const struct exec *e);
+int64_t exec_heap_peak(const struct exec *e);  /* most that values whose size depends on data took, over all runs */
 int64_t exec_held_bytes(const struct exec *e); /* arena, packed weights, copies of unaligned weights, device staging */
 
 /* Shapes of the boundary at actual sizes (cached for the last sizes). YK_LIMIT names the dimension that is too large.
@@ -38,7 +41,8 @@ int64_t exec_held_bytes(const struct exec *e); /* arena, packed weights, copies 
 yk_err exec_sizes(struct exec *e, const int64_t *sizes, const struct shapes **out, struct yk_diag *why);
 
 /* One run: in/out by position in exec_plan()->in / ->out, dense host tensors whose shapes must equal exec_sizes()'s;
- * they may not overlap each other. Blocks until done. Not reentrant. */
+ * they may not overlap each other. Blocks until done. Not reentrant. YK_UNSUPPORTED if the stage takes or gives values
+ * whose size depends on data: exec_run_values does it. */
 yk_err exec_run(struct exec *e, const int64_t *sizes, const struct tensor *in, struct tensor *out, uint64_t seed,
     struct yk_diag *why);
 /* A run of a whole graph with values of any kind: in and out by position in graph->inputs and graph->outputs. This is

@@ -1,8 +1,9 @@
 /* One run of a stage: its segments in order, each waited for. */
-#include "kernels/exec_impl.h"
+#include "kernels/exec_priv.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Smaller sizes nearly always mean smaller values; what a model does otherwise would leave its place in the plan. */
 static yk_err check_fits(const struct exec *e, const struct shapes *s, struct yk_diag *why)
@@ -14,7 +15,13 @@ static yk_err check_fits(const struct exec *e, const struct shapes *s, struct yk
             continue;
         for (int32_t k = 0; k < n->n_in + n->n_out; k++) {
             int32_t v = k < n->n_in ? n->in[k] : n->out[k - n->n_in];
-            if (v >= 0 && shape_bytes(&s->of[v]) > shape_bytes(&e->max.of[v])) {
+            if (v < 0 || !shapes_has(&e->max, v))
+                continue;
+            if (!shapes_has(s, v))
+                return yk_fail(why, YK_UNSUPPORTED,
+                    "the size of '%s' depends on data at these sizes, at those the stage was loaded for it does not",
+                    g->values[v].name);
+            if (shape_bytes(&s->of[v]) > shape_bytes(&e->max.of[v])) {
                 char now[128], most[128];
                 shape_text(&s->of[v], now, sizeof(now));
                 shape_text(&e->max.of[v], most, sizeof(most));
@@ -128,9 +135,40 @@ static void stop(struct exec *e)
     pthread_mutex_unlock(&e->lock);
 }
 
+/* Where a value of known shape lies. */
+static void place(void *arg, int32_t v, struct tensor *out)
+{
+    const struct exec *e = arg;
+    *out = (struct tensor){e->actual.of[v], address(e, v, e->in, e->out)};
+}
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static yk_err run_dynamic(struct exec *e, struct exec_segment *seg, struct yk_diag *why)
+{
+    yk_err err = YK_OK;
+    double before = e->trace ? now_ms() : 0;
+    for (int32_t i = 0; i < seg->n_nodes && !err; i++) {
+        err = dynamic_node(e->dynamic, seg->nodes[i], why);
+        if (!err && e->trace) {
+            double after = now_ms();
+            on_node(e, seg->nodes[i], after - before);
+            before = now_ms();
+        }
+    }
+    return err;
+}
+
 static yk_err run_segment(struct exec *e, struct exec_segment *seg, const struct tensor *in, struct tensor *out,
     uint64_t seed, struct yk_diag *why)
 {
+    if (!seg->backend)
+        return run_dynamic(e, seg, why);
     const struct backend_ops *ops = seg->backend->ops;
     yk_err err = YK_OK;
     for (int32_t i = 0; i < seg->n_in + seg->n_out; i++) {
@@ -172,8 +210,41 @@ static yk_err run_segment(struct exec *e, struct exec_segment *seg, const struct
     return YK_OK;
 }
 
-yk_err exec_run(struct exec *e, const int64_t *sizes, const struct tensor *in, struct tensor *out, uint64_t seed,
-    struct yk_diag *why)
+/* The run itself; all tensors are checked. values_in by graph input (NULL where it is a tensor of the plan) and
+ * values_out by graph output (filled where empty and not of the plan). */
+static yk_err run_all(struct exec *e, const struct tensor *in, struct tensor *out, struct dyn_value *const *values_in,
+    struct dyn_value **values_out, uint64_t seed, struct yk_diag *why)
+{
+    const struct graph *g = e->graph;
+    yk_err err = YK_OK;
+    pthread_mutex_lock(&e->lock);
+    e->busy = true;
+    atomic_store(&e->canceled, false);
+    pthread_mutex_unlock(&e->lock);
+    e->in = in;
+    e->out = out;
+    if (e->dynamic) {
+        struct dynamic_run run = {.shapes = &e->actual, .place = place, .arg = e, .seed = seed};
+        dynamic_begin(e->dynamic, &run);
+        for (int32_t k = 0; values_in && k < g->n_inputs; k++)
+            if (!shapes_has(&e->max, g->inputs[k]))
+                dynamic_set(e->dynamic, g->inputs[k], values_in[k]);
+    }
+    for (int32_t i = 0; !err && i < e->n_segments; i++)
+        err = run_segment(e, &e->segments[i], in, out, seed, why);
+    for (int32_t k = 0; !err && e->dynamic && values_out && k < g->n_outputs; k++)
+        if (!values_out[k] && !(values_out[k] = dynamic_take(e->dynamic, g->outputs[k])))
+            err = yk_fail(why, YK_INTERNAL, "graph output '%s' was not made", g->values[g->outputs[k]].name);
+    if (e->dynamic)
+        dynamic_end(e->dynamic);
+    pthread_mutex_lock(&e->lock);
+    e->busy = false;
+    pthread_mutex_unlock(&e->lock);
+    return err;
+}
+
+static yk_err check_tensors(
+    struct exec *e, const int64_t *sizes, const struct tensor *in, struct tensor *out, struct yk_diag *why)
 {
     const struct shapes *s;
     yk_err err = exec_sizes(e, sizes, &s, why);
@@ -181,18 +252,35 @@ yk_err exec_run(struct exec *e, const int64_t *sizes, const struct tensor *in, s
         err = check_tensor(e, &in[i], e->plan.in[i], why);
     for (int32_t i = 0; !err && i < e->plan.n_out; i++)
         err = check_tensor(e, &out[i], e->plan.out[i], why);
-    if (err)
-        return err;
-    pthread_mutex_lock(&e->lock);
-    e->busy = true;
-    atomic_store(&e->canceled, false);
-    pthread_mutex_unlock(&e->lock);
-    for (int32_t i = 0; !err && i < e->n_segments; i++)
-        err = run_segment(e, &e->segments[i], in, out, seed, why);
-    pthread_mutex_lock(&e->lock);
-    e->busy = false;
-    pthread_mutex_unlock(&e->lock);
     return err;
+}
+
+/* A value that only exec_run_values takes or gives, YK_ABSENT if there is none. */
+static int32_t dynamic_border(const struct exec *e)
+{
+    const struct graph *g = e->graph;
+    for (int32_t k = 0; k < g->n_inputs; k++)
+        if (!shapes_has(&e->max, g->inputs[k]) && e->dynamic)
+            return g->inputs[k];
+    for (int32_t k = 0; k < g->n_outputs; k++) {
+        int32_t v = g->outputs[k], producer = g->values[v].producer;
+        if (!shapes_has(&e->max, v) && producer >= 0 && e->in_stage[producer])
+            return v;
+    }
+    return YK_ABSENT;
+}
+
+yk_err exec_run(struct exec *e, const int64_t *sizes, const struct tensor *in, struct tensor *out, uint64_t seed,
+    struct yk_diag *why)
+{
+    int32_t border = dynamic_border(e);
+    if (border != YK_ABSENT)
+        return yk_fail(why, YK_UNSUPPORTED,
+            "'%s' is a value whose size depends on data, which this way of running does "
+            "not hand over",
+            e->graph->values[border].name);
+    yk_err err = check_tensors(e, sizes, in, out, why);
+    return err ? err : run_all(e, in, out, NULL, NULL, seed, why);
 }
 
 void exec_cancel(struct exec *e)
@@ -200,7 +288,7 @@ void exec_cancel(struct exec *e)
     pthread_mutex_lock(&e->lock);
     if (e->busy) {
         atomic_store(&e->canceled, true);
-        if (e->running)
+        if (e->running && e->running->backend)
             e->running->backend->ops->cancel(e->running->backend, e->running->handle);
     }
     pthread_mutex_unlock(&e->lock);
@@ -241,6 +329,13 @@ yk_err exec_run_values(struct exec *e, const int64_t *sizes, struct dyn_value *c
     const struct graph *g = e->graph;
     const struct memplan *m = &e->plan;
     const struct shapes *s;
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        if (!e->in_stage[i])
+            return yk_fail(why, YK_INVAL, "node %d '%s' is not in this stage: values need the whole graph", (int)i,
+                g->nodes[i].name);
+    for (int32_t i = 0; i < g->n_inputs; i++)
+        if (!in[i])
+            return yk_fail(why, YK_INVAL, "graph input '%s' is not given", g->values[g->inputs[i]].name);
     struct tensor *args = yk_try_alloc((size_t)m->n_in + 1, sizeof(*args));
     struct tensor *outs = yk_try_alloc((size_t)m->n_out + 1, sizeof(*outs));
     struct dyn_value **made = yk_try_alloc((size_t)g->n_outputs + 1, sizeof(struct dyn_value *));
@@ -254,14 +349,18 @@ yk_err exec_run_values(struct exec *e, const int64_t *sizes, struct dyn_value *c
     }
     for (int32_t i = 0; !err && i < g->n_outputs; i++) {
         int32_t k = position(m->out, m->n_out, g->outputs[i]);
-        if (k < 0) {
+        if (k < 0 && g->values[g->outputs[i]].kind == VALUE_NODE) {
+            continue; /* from the heap, when it is made */
+        } else if (k < 0) {
             err = unmade_output(e, g->outputs[i], in, &made[i], why);
         } else if (!(err = dyn_tensor(NULL, &s->of[g->outputs[i]], &made[i], why))) {
             outs[k] = made[i]->tensor;
         }
     }
     if (!err)
-        err = exec_run(e, sizes, args, outs, seed, why);
+        err = check_tensors(e, sizes, args, outs, why);
+    if (!err)
+        err = run_all(e, args, outs, in, made, seed, why);
     for (int32_t i = 0; made && i < g->n_outputs; i++) {
         if (err)
             dyn_unref(made[i]);

@@ -1,16 +1,20 @@
 #include "kernels/fold.h"
 
+#include "kernels/node_run.h"
 #include "kernels/ref.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* Inputs of the node as tensors; unaligned weights are copied into *copies (by input, caller frees). */
-static yk_err gather_inputs(const struct graph *g, struct host_call *c, void **copies, struct yk_diag *why)
+static yk_err gather_inputs(
+    const struct graph *g, const struct node *n, struct tensor *in, void **copies, struct yk_diag *why)
 {
-    for (int i = 0; i < c->n_in; i++) {
-        struct tensor *t = &c->in[i];
-        int32_t id = c->node->in[i];
+    if (n->n_in > OP_MAX_IN)
+        return yk_fail(why, YK_LIMIT, "%d inputs, the limit is %d", (int)n->n_in, OP_MAX_IN);
+    for (int i = 0; i < n->n_in; i++) {
+        struct tensor *t = &in[i];
+        int32_t id = n->in[i];
         *t = (struct tensor){.shape = {.dtype = DT_NONE, .rank = -1}};
         if (id < 0)
             continue;
@@ -31,29 +35,6 @@ static yk_err gather_inputs(const struct graph *g, struct host_call *c, void **c
     return YK_OK;
 }
 
-static yk_err workspace_of(const struct host_kernel *k, const struct host_call *c, void **out, struct yk_diag *why)
-{
-    struct backend_form form = {.workspace_bytes = 0};
-    if (!k->sizes)
-        return YK_OK;
-    struct op_ctx *x = yk_try_alloc(1, sizeof(*x));
-    if (!x)
-        return yk_fail(why, YK_NOMEM, "no memory to fold a constant");
-    x->graph = c->graph;
-    x->node = c->node;
-    x->n_in = c->n_in;
-    x->n_out = c->n_out;
-    for (int i = 0; i < c->n_in; i++)
-        x->in[i] = c->in[i].shape.dtype == DT_NONE ? NULL : &c->in[i].shape;
-    for (int i = 0; i < c->n_out; i++)
-        x->out[i] = c->out[i].shape;
-    k->sizes(x, &form);
-    free(x);
-    if (form.workspace_bytes > 0 && !(*out = yk_try_aligned((size_t)form.workspace_bytes)))
-        return yk_fail(why, YK_NOMEM, "no memory to fold a constant");
-    return YK_OK;
-}
-
 yk_err fold_eval(void *arg, const struct graph *g, int32_t node, const struct shape *out_shapes, void *const *out_data,
     struct yk_diag *why)
 {
@@ -63,38 +44,32 @@ yk_err fold_eval(void *arg, const struct graph *g, int32_t node, const struct sh
     if (!k)
         return yk_fail(why, YK_UNSUPPORTED, "node %d '%s' (%s): no reference kernel", (int)node, n->name, n->op->name);
     struct pool *pool = NULL;
-    void *copies[OP_MAX_IN] = {NULL}, *workspace = NULL;
-    bool work = false;
-    struct host_call *c = yk_try_alloc(1, sizeof(*c));
-    yk_err err = c ? pool_open(1, &pool, why) : yk_fail(why, YK_NOMEM, "no memory to fold a constant");
-    if (err)
-        goto out;
-    c->graph = g;
-    c->node = n;
-    c->n_in = n->n_in;
-    c->n_out = n->n_out;
-    c->pool = pool;
-    c->why = why;
-    if ((err = gather_inputs(g, c, copies, why)))
-        goto out;
-    for (int i = 0; i < n->n_out; i++) {
-        c->out[i] = (struct tensor){.shape = {.dtype = DT_NONE, .rank = -1}};
+    void *copies[OP_MAX_IN] = {NULL};
+    struct tensor in[OP_MAX_IN];
+    struct backend_form form = {.workspace_bytes = 0};
+    struct node_run *r = node_run_open(INT64_MAX);
+    yk_err err = r ? pool_open(1, &pool, why) : yk_fail(why, YK_NOMEM, "no memory to fold a constant");
+    if (!err)
+        err = gather_inputs(g, n, in, copies, why);
+    if (!err)
+        err = node_run_inputs(r, g, n, in, why);
+    for (int i = 0; i < n->n_out && !err; i++) {
+        r->call.out[i] = (struct tensor){.shape = {.dtype = DT_NONE, .rank = -1}};
         if (n->out[i] < 0)
             continue;
-        c->out[i] = (struct tensor){out_shapes[i], out_data[i]};
-        work |= shape_count(&out_shapes[i]) > 0;
+        if (!shape_equal(&r->ctx.out[i], &out_shapes[i]))
+            err = yk_fail(why, YK_INTERNAL, "output %d has another shape than was asked for", i);
+        r->call.out[i] = (struct tensor){out_shapes[i], out_data[i]};
     }
-    if (!work || (err = workspace_of(k, c, &workspace, why)))
-        goto out;
-    c->workspace = workspace;
-    err = k->run(c);
-    if (err)
+    if (!err && k->sizes)
+        k->sizes(&r->ctx, &form);
+    if (!err)
+        err = node_run_kernel(r, k, &form, pool, 0, why);
+    if (err && r)
         yk_wrap(why, err, "node %d '%s' (%s)", (int)node, n->name, n->op->name);
-out:
     for (int i = 0; i < OP_MAX_IN; i++)
         free(copies[i]);
-    free(workspace);
     pool_close(pool);
-    free(c);
+    node_run_close(r);
     return err;
 }

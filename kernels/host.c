@@ -149,6 +149,27 @@ static const struct host_kernel *find_row(
     return NULL;
 }
 
+const struct host_kernel *host_kernel_of(struct backend *b, const struct op_ctx *c, struct backend_form *form)
+{
+    struct host *h = (struct host *)b;
+    if (b->ops->forms != host_forms)
+        return NULL;
+    for (int t = 0; t < h->n_tables; t++)
+        for (int i = 0; i < h->tables[t].n; i++) {
+            const struct host_kernel *k = &h->tables[t].rows[i];
+            if (!row_is(k, c->node->op) || (k->claim && !k->claim(c)))
+                continue;
+            fill_form(h, k, c, form);
+            return k;
+        }
+    return NULL;
+}
+
+struct pool *host_pool(struct backend *b)
+{
+    return b->ops->forms == host_forms ? ((struct host *)b)->pool : NULL;
+}
+
 static int32_t find_id(const int32_t *ids, int32_t n, int32_t id)
 {
     int32_t lo = 0, hi = n;

@@ -44,6 +44,11 @@ struct host_rows {
 yk_err host_open(const struct backend_ops *ops, const char *isa, const struct host_rows *tables, int n_tables,
     struct pool *pool, struct backend **out, struct yk_diag *why);
 
+/* The first row that claims a node whose inputs have known shapes (outputs of OP_DATA_SHAPE ops need none), for a run
+ * by node_run.h; form is filled. NULL: none, or b is no backend of this file. */
+const struct host_kernel *host_kernel_of(struct backend *b, const struct op_ctx *c, struct backend_form *form);
+struct pool *host_pool(struct backend *b); /* NULL if b is no backend of this file */
+
 /* The members of struct backend_ops that host.c gives. */
 void host_close(struct backend *b);
 const char *host_isa(struct backend *b);

@@ -156,8 +156,10 @@ static inline yk_err op_line_infer(const char *line, struct yk_diag *why)
     struct op_line l = op_line_open(line);
     struct shapes s;
     yk_err err = shapes_infer(l.g, NULL, NULL, &s, why);
-    if (!err)
+    if (!err) {
+        err = s.of[l.out[0]].rank < 0 ? YK_DEPENDS : YK_OK; /* the text of the rule is still in why */
         shapes_fini(&s);
+    }
     graph_close(l.g);
     return err;
 }

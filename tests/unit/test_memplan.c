@@ -179,9 +179,18 @@ static void test_leaving_view_and_drop(void **state)
     table[1].workspace_bytes = -1;
     assert_int_equal(memplan_make(g, &s, all, table, 2, &m, &why), YK_INVAL);
     assert_int_equal(memplan_make(g, &s, all, NULL, -1, &m, &why), YK_INVAL);
+    /* What depends on data has no place, and may not cross. */
     s.of[y].dims[0] = -1;
-    assert_int_equal(memplan_make(g, &s, all, NULL, 1, &m, &why), YK_UNSUPPORTED);
-    assert_non_null(strstr(why.text, "'y'"));
+    s.dynamic[0] = s.dynamic[1] = 1;
+    assert_int_equal(memplan_make(g, &s, all, NULL, 1, &m, &why), YK_OK);
+    assert_int_equal(memplan_place(&m, g, y).where, MEMPLAN_NOWHERE);
+    assert_true(m.heap_bytes > MEMPLAN_HEAP_BYTES && m.total_bytes > m.heap_bytes);
+    memplan_fini(&m);
+    for (int stage = 0; stage < 2; stage++) {
+        uint8_t one[2] = {stage == 0, stage == 1};
+        assert_int_equal(memplan_make(g, &s, one, NULL, 1, &m, &why), YK_UNSUPPORTED);
+        assert_non_null(strstr(why.text, "'y'"));
+    }
     shapes_fini(&s);
     graph_close(g);
 }

@@ -1,15 +1,15 @@
 /* What exec.c (open, close) and exec_run.c share. Private to exec*.c. */
-#ifndef YK_EXEC_IMPL_H
-#define YK_EXEC_IMPL_H
+#ifndef YK_EXEC_PRIV_H
+#define YK_EXEC_PRIV_H
 
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "kernels/dynamic.h"
 #include "kernels/exec.h"
-#include "kernels/host.h"
 
 struct exec_segment {
-    struct backend *backend;
+    struct backend *backend; /* NULL: its nodes are dynamic */
     int32_t *nodes, n_nodes;
     int32_t *in, n_in, *out, n_out;
     void *handle;
@@ -30,6 +30,9 @@ struct exec {
     struct shapes max, actual;
     bool has_max, has_actual, has_plan;
     struct memplan plan;
+    struct dynamic *dynamic; /* NULL if no node of the stage is */
+    const struct tensor *in; /* of the run in progress, by position in the plan */
+    struct tensor *out;
     char *arena;
     const void **weights; /* by value id */
     void **copies;        /* by value id: of unaligned weights */
