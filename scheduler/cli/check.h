@@ -13,6 +13,7 @@ extern const char *const check_verdicts[]; /* "passed", "failed", "skipped" */
 struct check {
     struct backends *backends; /* borrowed */
     bool passes;               /* run the passes of inference, as every other command does */
+    bool known;                /* small integer inputs are known before the run, so that shapes are planned with them */
     const char *dump;          /* a folder: our outputs go to DUMP/test_X/test_data_set_K/output_I.pb; or NULL */
     /* Called once for each test, in the order of names; reason is "" for a pass. */
     void (*on)(void *arg, const char *test, enum check_verdict verdict, const char *reason);
