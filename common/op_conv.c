@@ -145,9 +145,9 @@ static yk_err deconv_size(
         return yk_fail(why, YK_LIMIT, "axis %d is too large", i + 2);
     if (want < 0 && (pad == PAD_UPPER || pad == PAD_LOWER) && !yk_mul_i64(d->in[i], d->stride[i], &want))
         return yk_fail(why, YK_LIMIT, "axis %d is too large", i + 2);
-    if (want >= 0) { /* an odd rest goes to the front for SAME_LOWER, else to the end, as runtimes do */
+    if (want >= 0) { /* an odd rest goes to the end for SAME_UPPER, else to the front */
         int64_t total = YK_MAX(full - want, 0);
-        d->pad_begin[i] = pad == PAD_LOWER ? total - total / 2 : total / 2;
+        d->pad_begin[i] = pad == PAD_UPPER ? total / 2 : total - total / 2;
         d->pad_end[i] = total - d->pad_begin[i];
         d->out[i] = want;
     } else {

@@ -87,10 +87,22 @@ static int64_t clamp(double v, int64_t n)
     return !(v > 0) ? 0 : v >= (double)n ? n - 1 : (int64_t)v;
 }
 
-/* Coordinates are rounded to f32 first: a scale of 0.6f must not take 3 / 0.6 for less than 5. */
-static int64_t nearest(enum resize_round round, double at, int64_t n)
+/* Which element is nearest is decided in f32 where a scale was given, as exporters and runtimes do: in exact numbers
+ * 3 / 0.6f is less than 5. */
+static double coordinate_f32(const struct resize_attrs *a, const struct resize_axis *x, int64_t i)
 {
-    double v = (double)(float)at;
+    float scale = (float)x->scale, at = (float)i;
+    if (x->exact || a->coord == RESIZE_ALIGN_CORNERS || a->coord == RESIZE_TF_CROP ||
+        (a->coord == RESIZE_PYTORCH_HALF_PIXEL && x->out <= 1))
+        return (double)(float)coordinate(a, x, i);
+    if (a->coord == RESIZE_ASYMMETRIC)
+        return (double)(at / scale);
+    float half = (at + 0.5f) / scale;
+    return (double)(a->coord == RESIZE_TF_HALF_PIXEL_FOR_NN ? half : half - 0.5f);
+}
+
+static int64_t nearest(enum resize_round round, double v, int64_t n)
+{
     switch (round) {
     case RESIZE_PREFER_FLOOR:
         return clamp(ceil(v - 0.5), n);
@@ -132,7 +144,8 @@ bool op_resize_at(const struct resize_attrs *a, const struct resize_axis *x, int
         at = 0;
     if (a->mode == RESIZE_NEAREST) {
         out->taps = 1;
-        out->index[0] = nearest(a->round, at, x->in);
+        at = coordinate_f32(a, x, i);
+        out->index[0] = nearest(a->round, isfinite(at) ? at : 0, x->in);
         out->weight[0] = 1;
     } else if (a->mode == RESIZE_LINEAR) { /* outside, the edge goes on */
         at = at < 0 ? 0 : at > last ? last : at;

@@ -107,7 +107,7 @@ static void step_lstm(const struct rnn_job *j, int64_t dir, const struct row *s)
         c = f * c + i * activate(d, &act[1], g);
         o = activate(d, &act[0], o + (p ? p[n + k] * c : 0));
         s->c[k] = c;
-        s->next[k] = o * activate(d, &act[2], c);
+        s->next[k] = o * apply(&act[2], c); /* clip is for the gates, as in ONNX Runtime */
     }
 }
 

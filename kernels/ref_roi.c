@@ -82,8 +82,13 @@ static double sample(const struct grid_job *j, int64_t plane, double y, double x
            pixel(j, plane, top + 1, left) * fy * (1 - fx) + pixel(j, plane, top + 1, left + 1) * fy * fx;
 }
 
+/* In f32 where the nearest is asked for: everybody's ties are those of f32. */
 static double denormal(const struct grid_job *j, double v, int64_t n)
 {
+    if (j->mode == 'n') {
+        float f = (float)v, size = (float)n;
+        return (double)(j->align ? (f + 1) / 2 * (size - 1) : ((f + 1) * size - 1) / 2);
+    }
     return j->align ? (v + 1) / 2 * (double)(n - 1) : ((v + 1) * (double)n - 1) / 2;
 }
 
