@@ -75,16 +75,24 @@ static yk_err read_opset(struct onnx_import *im, struct pb r)
     return YK_OK;
 }
 
+void onnx_import_bad_opset(struct onnx_import *im, int64_t version)
+{
+    if (im->bad_opset)
+        return;
+    im->bad_opset = true;
+    onnx_import_problem(im, "the model has opset %lld; %d to %d are supported: export it again with opset_version=%d",
+        (long long)version, ONNX_OPSET_MIN, ONNX_OPSET_MAX, ONNX_OPSET_MAX);
+}
+
+/* Of older models, nodes whose form has not changed since are taken; the others are noted as they come. */
 static yk_err check_opset(struct onnx_import *im)
 {
     int64_t version = 1; /* what the specification says of a model that names none */
     for (size_t i = 0; i < im->n_opsets; i++)
         if (im->opsets[i].domain.n == 0)
             version = im->opsets[i].version;
-    if (version < ONNX_OPSET_MIN || version > ONNX_OPSET_MAX) {
-        onnx_import_problem(im,
-            "the model has opset %lld; %d to %d are supported: export it again with opset_version=%d",
-            (long long)version, ONNX_OPSET_MIN, ONNX_OPSET_MAX, ONNX_OPSET_MAX);
+    if (version < 1 || version > ONNX_OPSET_MAX) {
+        onnx_import_bad_opset(im, version);
         version = 0;
     }
     im->opset = version;

@@ -39,7 +39,8 @@ struct onnx_import {
     const char *folder; /* real path; NULL: no external data */
     struct onnx_mapping **mappings;
     struct pb model;
-    int64_t opset; /* of ""; 0: outside what is supported, nodes are only listed */
+    int64_t opset;  /* of ""; 0: outside what is supported, nodes are only listed */
+    bool bad_opset; /* it is noted */
     struct onnx_opset *opsets;
     size_t n_opsets;
     bool skeleton; /* marked, or has a weight by hash */
@@ -73,6 +74,7 @@ struct onnx_node {
 
 /* onnx_import.c */
 void onnx_import_problem(struct onnx_import *im, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void onnx_import_bad_opset(struct onnx_import *im, int64_t version); /* notes it once */
 yk_err onnx_import_nomem(struct onnx_import *im);
 char *onnx_import_text(struct onnx_import *im, const struct pb_text *t); /* in the arena; NULL when memory is gone */
 

@@ -371,6 +371,8 @@ yk_err onnx_import_emit(struct onnx_import *im, struct onnx_scope *scope, const 
             *n->domain ? n->domain : "ai.onnx", n->op_type, version, function ? " (functions are not inlined)" : "");
         return YK_OK;
     }
+    if (im->opset < ONNX_OPSET_MIN && !*n->domain && op->since > im->opset)
+        onnx_import_bad_opset(im, im->opset);
     if (!im->opset)
         return YK_OK; /* only listed */
     int32_t n_in = n->n_in, n_out = n->n_out;

@@ -15,6 +15,7 @@
 #define EW OP_ELEMENTWISE
 #define MOVE (OP_SHAPE)
 #define VIEW (OP_SHAPE | OP_VIEW)
+#define TRAINING "ai.onnx.preview.training"
 
 /* name, domain, inputs, outputs, since, flags, rule, flops */
 static const struct op ops[] = {
@@ -139,7 +140,7 @@ static const struct op ops[] = {
     {"Squeeze", "", 1, 2, 1, 1, 13, VIEW, op_rule_squeeze, NULL},
     {"Unsqueeze", "", 2, 2, 1, 1, 13, VIEW, op_rule_unsqueeze, NULL},
     /* moving and making */
-    {"Dropout", "", 1, 3, 1, 2, 13, MOVE, op_rule_dropout, op_flops_zero},
+    {"Dropout", "", 1, 3, 1, 2, 13, MOVE | OP_RANDOM, op_rule_dropout, op_flops_zero},
     {"Transpose", "", 1, 1, 1, 1, 13, MOVE, op_rule_transpose, op_flops_zero},
     {"Concat", "", 1, VARIADIC, 1, 1, 13, MOVE, op_rule_concat, op_flops_zero},
     {"Split", "", 1, 2, 1, VARIADIC_OUT, 13, MOVE, op_rule_split, op_flops_zero},
@@ -179,6 +180,40 @@ static const struct op ops[] = {
     {"Optional", "", 0, 1, 1, 1, 15, OP_VALUES, op_rule_values, op_flops_zero},
     {"OptionalHasElement", "", 1, 1, 1, 1, 15, OP_VALUES, op_rule_values, op_flops_zero},
     {"OptionalGetElement", "", 1, 1, 1, 1, 15, OP_VALUES, op_rule_values, op_flops_zero},
+    /* quantised */
+    {"QuantizeLinear", "", 2, 3, 1, 1, 13, 0, op_rule_quantize, op_flops_input},
+    {"DequantizeLinear", "", 2, 3, 1, 1, 13, 0, op_rule_dequantize, op_flops_input},
+    {"DynamicQuantizeLinear", "", 1, 1, 3, 3, 11, 0, op_rule_dynamic_quantize, op_flops_input},
+    {"MatMulInteger", "", 2, 4, 1, 1, 10, OP_CONTRACTION, op_rule_matmul_integer, op_flops_qlinear_matmul},
+    {"QLinearMatMul", "", 8, 8, 1, 1, 10, OP_CONTRACTION, op_rule_qlinear_matmul, op_flops_qlinear_matmul},
+    {"ConvInteger", "", 2, 4, 1, 1, 10, OP_CONTRACTION, op_rule_conv_integer, op_flops_qlinear_conv},
+    {"QLinearConv", "", 8, 9, 1, 1, 10, OP_CONTRACTION, op_rule_qlinear_conv, op_flops_qlinear_conv},
+    /* chosen by value */
+    {"NonZero", "", 1, 1, 1, 1, 13, OP_DATA_SHAPE, op_rule_nonzero, op_flops_input},
+    {"Compress", "", 2, 2, 1, 1, 11, OP_DATA_SHAPE, op_rule_compress, op_flops_zero},
+    {"Unique", "", 1, 1, 1, 4, 11, OP_DATA_SHAPE, op_rule_unique, op_flops_sort},
+    {"NonMaxSuppression", "", 2, 5, 1, 1, 11, OP_DATA_SHAPE, op_rule_nms, op_flops_nms},
+    {"TopK", "", 2, 2, 2, 2, 11, 0, op_rule_topk, op_flops_sort},
+    /* features */
+    {"LRN", "", 1, 1, 1, 1, 13, 0, op_rule_lrn, op_flops_lrn},
+    {"MeanVarianceNormalization", "", 1, 1, 1, 1, 13, 0, op_rule_mvn, op_flops_norm},
+    {"LpNormalization", "", 1, 1, 1, 1, 1, 0, op_rule_lp_normalization, op_flops_norm},
+    {"Hardmax", "", 1, 1, 1, 1, 13, 0, op_rule_softmax, op_flops_input},
+    {"Det", "", 1, 1, 1, 1, 11, 0, op_rule_det, op_flops_det},
+    {"TfIdfVectorizer", "", 1, 1, 1, 1, 9, 0, op_rule_tfidf, op_flops_input},
+    /* losses and optimisers */
+    {"NegativeLogLikelihoodLoss", "", 2, 3, 1, 1, 13, 0, op_rule_nll_loss, op_flops_input},
+    {"SoftmaxCrossEntropyLoss", "", 2, 3, 1, 2, 13, 0, op_rule_sce_loss, op_flops_softmax},
+    {"Adagrad", TRAINING, 5, VARIADIC, 1, VARIADIC_OUT, 1, 0, op_rule_adagrad, op_flops_optimiser},
+    {"Adam", TRAINING, 6, VARIADIC, 1, VARIADIC_OUT, 1, 0, op_rule_adam, op_flops_optimiser},
+    {"Momentum", TRAINING, 5, VARIADIC, 1, VARIADIC_OUT, 1, 0, op_rule_momentum, op_flops_optimiser},
+    /* random numbers */
+    {"RandomUniform", "", 0, 0, 1, 1, 1, OP_RANDOM, op_rule_random, NULL},
+    {"RandomNormal", "", 0, 0, 1, 1, 1, OP_RANDOM, op_rule_random, NULL},
+    {"RandomUniformLike", "", 1, 1, 1, 1, 1, OP_RANDOM, op_rule_random_like, NULL},
+    {"RandomNormalLike", "", 1, 1, 1, 1, 1, OP_RANDOM, op_rule_random_like, NULL},
+    {"Bernoulli", "", 1, 1, 1, 1, 15, OP_RANDOM, op_rule_bernoulli, NULL},
+    {"Multinomial", "", 1, 1, 1, 1, 7, OP_RANDOM, op_rule_multinomial, op_flops_input},
 };
 
 const struct op *op_find(const char *domain, const char *name)

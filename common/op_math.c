@@ -215,19 +215,23 @@ static yk_err channel_inputs(const struct op_ctx *c, int first)
     return YK_OK;
 }
 
-/* BatchNormalization-15, inference form. */
+/* BatchNormalization-15. In training mode also the running mean and variance. */
 yk_err op_rule_batchnorm(struct op_ctx *c)
 {
     int64_t training;
+    float f;
     yk_err err;
-    if ((err = op_attr_i(c, "training_mode", 0, &training)) != YK_OK)
+    if ((err = op_attr_i(c, "training_mode", 0, &training)) != YK_OK ||
+        (err = op_attr_f(c, "epsilon", 1e-5f, &f)) != YK_OK || (err = op_attr_f(c, "momentum", 0.9f, &f)) != YK_OK)
         return err;
-    if (training || c->n_out > 1)
-        return yk_fail(c->why, YK_UNSUPPORTED, "training_mode is supported in training graphs only");
+    if (!training && c->n_out > 1)
+        return yk_fail(c->why, YK_INVAL, "%d outputs without training_mode", c->n_out);
     if ((err = op_want(c, 0, OP_FLOATS)) != YK_OK || (err = op_want_rank(c, 0, 2, YK_MAX_RANK)) != YK_OK ||
         (err = channel_inputs(c, 1)) != YK_OK)
         return err;
     op_out_like(c, 0, c->in[0], c->in[0]->dtype);
+    op_out_like(c, 1, c->in[3], c->in[3]->dtype);
+    op_out_like(c, 2, c->in[4], c->in[4]->dtype);
     return YK_OK;
 }
 

@@ -1,5 +1,6 @@
-/* Shape rules and FLOP counts by family (op_conv.c, op_math.c, op_shape.c, op_index.c, op_scatter.c), and what they
- * share (op_util.c, op_content.c). Only op*.c includes this; everybody else asks through op.h. */
+/* Shape rules and FLOP counts by family (op_conv.c, op_math.c, op_shape.c, op_index.c, op_scatter.c, op_quant.c,
+ * op_select.c, op_feature.c, op_loss.c, op_random.c), and what they share (op_util.c, op_content.c). Only op*.c
+ * includes this; everybody else asks through op.h. */
 #ifndef YK_OP_RULES_H
 #define YK_OP_RULES_H
 
@@ -19,6 +20,9 @@ yk_err op_want_same(const struct op_ctx *c, int i, int j);          /* inputs i 
 yk_err op_want_rank(const struct op_ctx *c, int i, int lo, int hi); /* of input i, if present */
 /* An attribute of that name and kind, or the default; YK_INVAL if it has another kind. */
 yk_err op_attr_i(const struct op_ctx *c, const char *name, int64_t otherwise, int64_t *out);
+yk_err op_attr_f(const struct op_ctx *c, const char *name, float otherwise, float *out);
+/* A string attribute that is one of n words: which. otherwise: which it is if absent; -1: it must be there. */
+yk_err op_attr_word(const struct op_ctx *c, const char *name, const char *const *words, int n, int otherwise, int *out);
 yk_err op_attr_axis(const struct op_ctx *c, int64_t otherwise, int rank, int *out); /* "axis" */
 /* Contents of input i: a scalar or 1-D tensor of int32 or int64. YK_DEPENDS if it is computed from data. */
 yk_err op_ints(const struct op_ctx *c, int i, const char *what, const int64_t **v, int *n);
@@ -51,7 +55,11 @@ bool op_fits(enum dtype t, int64_t v);
     X(concat) X(split) X(slice) X(gather) X(gather_elements) X(gather_nd) X(scatter_elements) X(scatter_nd) \
     X(expand) X(tile) X(pad) X(depth_to_space) X(space_to_depth) \
     X(deconv) X(rnn) X(einsum) X(resize) X(grid_sample) X(roi_align) X(max_roi_pool) X(max_unpool) X(lp_pool) \
-    X(global_lp_pool) X(reverse_sequence) X(dft) X(stft) X(window) X(mel)
+    X(global_lp_pool) X(reverse_sequence) X(dft) X(stft) X(window) X(mel) \
+    X(quantize) X(dequantize) X(dynamic_quantize) X(matmul_integer) X(qlinear_matmul) X(conv_integer) \
+    X(qlinear_conv) X(nonzero) X(compress) X(unique) X(nms) X(topk) X(lrn) X(mvn) X(lp_normalization) \
+    X(det) X(tfidf) X(nll_loss) X(sce_loss) X(adagrad) X(adam) X(momentum) \
+    X(random) X(random_like) X(bernoulli) X(multinomial)
 /* clang-format on */
 yk_err op_rule_values(struct op_ctx *c); /* op_control.c: runs by its actual inputs */
 #define X(rule) yk_err op_rule_##rule(struct op_ctx *c);
@@ -75,5 +83,12 @@ double op_flops_resize(const struct op_ctx *c);
 double op_flops_grid_sample(const struct op_ctx *c);
 double op_flops_roi_align(const struct op_ctx *c);
 double op_flops_dft(const struct op_ctx *c);
+double op_flops_qlinear_matmul(const struct op_ctx *c); /* and MatMulInteger */
+double op_flops_qlinear_conv(const struct op_ctx *c);   /* and ConvInteger */
+double op_flops_sort(const struct op_ctx *c);
+double op_flops_nms(const struct op_ctx *c);
+double op_flops_lrn(const struct op_ctx *c);
+double op_flops_det(const struct op_ctx *c);
+double op_flops_optimiser(const struct op_ctx *c);
 
 #endif

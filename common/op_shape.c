@@ -10,21 +10,16 @@ yk_err op_rule_identity(struct op_ctx *c)
     return YK_OK;
 }
 
-/* Dropout-13, inference form: a copy, and a mask of ones. */
+/* Dropout-13: whether it trains may depend on data. */
 yk_err op_rule_dropout(struct op_ctx *c)
 {
     yk_err err;
     for (int i = 1; i < c->n_in; i++)
         if (c->in[i] && !op_is_scalar(c->in[i]))
             return yk_fail(c->why, YK_INVAL, "input %d is not a scalar", i);
-    if ((err = op_want(c, 0, OP_FLOATS)) != YK_OK || (err = op_want(c, 2, OP_BIT(DT_BOOL))) != YK_OK)
+    if ((err = op_want(c, 0, OP_FLOATS)) != YK_OK || (err = op_want(c, 1, OP_FLOATS)) != YK_OK ||
+        (err = op_want(c, 2, OP_BIT(DT_BOOL))) != YK_OK)
         return err;
-    if (c->n_in > 2 && c->in[2]) {
-        if (!c->content[2])
-            return yk_fail(c->why, YK_DEPENDS, "training_mode depends on data");
-        if (c->content[2][0])
-            return yk_fail(c->why, YK_UNSUPPORTED, "training_mode is supported in training graphs only");
-    }
     op_out_like(c, 0, c->in[0], c->in[0]->dtype);
     op_out_like(c, 1, c->in[0], DT_BOOL);
     return YK_OK;

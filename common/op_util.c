@@ -1,4 +1,5 @@
 /* Checks and small arithmetic that all shape rules share. */
+#include <stdio.h>
 #include <string.h>
 
 #include "common/op_rules.h"
@@ -35,6 +36,34 @@ yk_err op_attr_i(const struct op_ctx *c, const char *name, int64_t otherwise, in
         return yk_fail(c->why, YK_INVAL, "attribute %s is not an integer", name);
     *out = a ? a->i : otherwise;
     return YK_OK;
+}
+
+yk_err op_attr_f(const struct op_ctx *c, const char *name, float otherwise, float *out)
+{
+    const struct attr *a = node_attr(c->node, name);
+    if (a && a->kind != ATTR_FLOAT)
+        return yk_fail(c->why, YK_INVAL, "attribute %s is not a float", name);
+    *out = a ? a->f : otherwise;
+    return YK_OK;
+}
+
+yk_err op_attr_word(const struct op_ctx *c, const char *name, const char *const *words, int n, int otherwise, int *out)
+{
+    const struct attr *a = node_attr(c->node, name);
+    char list[160];
+    size_t at = 0;
+    *out = otherwise;
+    if (!a && otherwise >= 0)
+        return YK_OK;
+    for (int i = 0; a && a->kind == ATTR_STRING && i < n; i++)
+        if (strcmp(a->s, words[i]) == 0) {
+            *out = i;
+            return YK_OK;
+        }
+    list[0] = 0;
+    for (int i = 0; i < n && at < sizeof list; i++)
+        at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", i ? ", " : "", words[i]);
+    return yk_fail(c->why, YK_INVAL, "attribute %s is none of %s", name, list);
 }
 
 yk_err op_attr_axis(const struct op_ctx *c, int64_t otherwise, int rank, int *out)

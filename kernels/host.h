@@ -40,7 +40,7 @@ struct host_rows {
 };
 
 /* A host backend over up to HOST_MAX_TABLES tables, tried in order; tables and ops are borrowed for ever. */
-#define HOST_MAX_TABLES 16
+#define HOST_MAX_TABLES 32
 yk_err host_open(const struct backend_ops *ops, const char *isa, const struct host_rows *tables, int n_tables,
     struct pool *pool, struct backend **out, struct yk_diag *why);
 

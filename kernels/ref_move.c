@@ -104,8 +104,6 @@ static yk_err run_view(struct host_call *c)
             (long long)bytes);
     if (c->out[0].data != c->in[0].data)
         memmove(c->out[0].data, c->in[0].data, (size_t)bytes);
-    if (c->n_out > 1 && !ref_absent(&c->out[1])) /* the mask of Dropout */
-        memset(c->out[1].data, 1, (size_t)tensor_bytes(&c->out[1]));
     return YK_OK;
 }
 
@@ -378,7 +376,6 @@ static const struct host_kernel rows[] = {
     ROW("Flatten", run_view),
     ROW("Squeeze", run_view),
     ROW("Unsqueeze", run_view),
-    ROW("Dropout", run_view),
     ROW("Transpose", run_transpose),
     ROW("Expand", run_expand),
     ROW("Tile", run_tile),

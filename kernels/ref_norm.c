@@ -1,4 +1,4 @@
-/* Normalisations, inference forms. Statistics in double. */
+/* Normalisations. Statistics in double. */
 #include "kernels/ref.h"
 
 #include <math.h>
@@ -25,12 +25,50 @@ static void batch_piece(void *arg, int64_t begin, int64_t end)
     }
 }
 
+/* Training: one channel over all samples. The running statistics move by 1 - momentum towards those of the batch, whose
+ * variance is that of the population. */
+static void batch_train_piece(void *arg, int64_t begin, int64_t end)
+{
+    const struct norm_job *j = arg;
+    struct host_call *c = j->c;
+    const struct tensor *x = &c->in[0];
+    int64_t n = x->shape.dims[0], channels = x->shape.dims[1];
+    double count = (double)(n * j->inner), keep = (double)node_attr_f(c->node, "momentum", 0.9f);
+    for (int64_t ch = begin; ch < end; ch++) {
+        double sum = 0, squares = 0, stats[2];
+        for (int64_t i = 0; i < n * j->inner; i++)
+            sum += ref_d(x, (i / j->inner * channels + ch) * j->inner + i % j->inner);
+        stats[0] = sum / count;
+        for (int64_t i = 0; i < n * j->inner; i++) {
+            double d = ref_d(x, (i / j->inner * channels + ch) * j->inner + i % j->inner) - stats[0];
+            squares += d * d;
+        }
+        stats[1] = squares / count;
+        double scale = ref_d(&c->in[1], ch) / sqrt(stats[1] + j->epsilon), shift = ref_d(&c->in[2], ch);
+        for (int64_t i = 0; i < n * j->inner; i++) {
+            int64_t at = (i / j->inner * channels + ch) * j->inner + i % j->inner;
+            double v = (ref_d(x, at) - stats[0]) * scale + shift;
+            if (!ref_absent(&c->out[0]))
+                ref_store_d(c->out[0].data, c->out[0].shape.dtype, at, 1, &v, 1);
+        }
+        for (int k = 0; k < 2; k++) {
+            double v = ref_d(&c->in[3 + k], ch) * keep + stats[k] * (1 - keep);
+            if (c->n_out > 1 + k && !ref_absent(&c->out[1 + k]))
+                ref_store_d(c->out[1 + k].data, c->out[1 + k].shape.dtype, ch, 1, &v, 1);
+        }
+    }
+}
+
 static yk_err run_batch(struct host_call *c)
 {
     const struct shape *x = &c->in[0].shape;
     struct norm_job j = {c, 1, (double)node_attr_f(c->node, "epsilon", 1e-5f)};
     for (int d = 2; d < x->rank; d++)
         j.inner *= x->dims[d];
+    if (node_attr_i(c->node, "training_mode", 0)) {
+        host_split(c, x->dims[1], 24 * x->dims[0] * j.inner, batch_train_piece, &j);
+        return YK_OK;
+    }
     host_split(c, x->dims[0] * x->dims[1], 8 * j.inner, batch_piece, &j);
     return YK_OK;
 }

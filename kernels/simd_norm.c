@@ -187,6 +187,11 @@ static bool claim_mean(const struct op_ctx *c)
     return true;
 }
 
+static bool claim_inference(const struct op_ctx *c)
+{
+    return simd_claim_f32(c) && !node_attr_i(c->node, "training_mode", 0);
+}
+
 #define ROW(name, kind_name, claims, fn)                                        \
     {                                                                           \
         .domain = "", .op = name, .kind = kind_name, .claim = claims, .run = fn \
@@ -194,7 +199,7 @@ static bool claim_mean(const struct op_ctx *c)
 static const struct host_kernel rows[] = {
     ROW("Softmax", "rows", claim_last_axis, run_softmax),
     ROW("LayerNormalization", "rows", simd_claim_f32, run_layer),
-    ROW("BatchNormalization", "affine", simd_claim_f32, run_batch),
+    ROW("BatchNormalization", "affine", claim_inference, run_batch),
     ROW("ReduceMean", "rows", claim_mean, run_mean),
     ROW("GlobalAveragePool", "rows", simd_claim_f32, run_mean),
 };
