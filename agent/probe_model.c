@@ -2,6 +2,7 @@
 #include "agent/blob.h"
 #include "agent/control.h"
 #include "agent/probe.h"
+#include "common/hash.h"
 #include "common/json.h"
 #include "common/onnx.h"
 #include "kernels/profile.h"
@@ -33,7 +34,8 @@ struct times {
     size_t n, cap;
     char **names;
     int32_t n_names;
-    char key[128];
+    int64_t *others; /* sizes by named dimension, 0 where the question has none */
+    char key[160];
     bool recalled;
     yk_err err;
     struct yk_diag why;
@@ -48,6 +50,7 @@ static void times_free(struct times *t)
         free(t->names[i]);
     free(t->names);
     free(t->rows);
+    free(t->others);
     wire_free(&t->msg);
     free(t);
 }
@@ -169,11 +172,9 @@ static void slow_down(struct times *t, int64_t size)
 {
     const struct agent_emulate *e = t->agent->emulate;
     struct graph *g = t->graph;
-    int64_t fixed, *sizes = yk_xalloc((size_t)g->n_syms * sizeof *sizes + 1);
-    int32_t batch = graph_batch_dim(g, &fixed);
+    int64_t *sizes = yk_xalloc((size_t)g->n_syms * sizeof *sizes + 1);
     struct shapes shapes;
-    for (int32_t i = 0; i < g->n_syms; i++)
-        sizes[i] = i == batch ? size : 1;
+    graph_sizes(g, t->others, size, sizes);
     if (shapes_infer(g, sizes, NULL, &shapes, NULL) == YK_OK) {
         struct op_ctx *c = yk_xalloc(sizeof *c);
         double *flops = yk_xalloc((size_t)g->n_nodes * sizeof *flops + 1), total = 0;
@@ -264,7 +265,7 @@ static void measure_run(void *arg)
 {
     struct times *t = arg;
     double budget = t->w->budget_ms > 0 ? (double)t->w->budget_ms : BUDGET_MS;
-    t->err = profile_graph(t->graph, &t->agent->backends, t->w->sizes.at, (int)t->w->sizes.n, NULL, budget,
+    t->err = profile_graph(t->graph, &t->agent->backends, t->w->sizes.at, (int)t->w->sizes.n, t->others, budget,
         &t->agent->stop, on_entry, t, &t->why);
 }
 
@@ -283,8 +284,15 @@ static void import_run(void *arg)
 {
     struct times *t = arg;
     t->err = onnx_import_memory(cache_data(t->skeleton), cache_len(t->skeleton), &t->graph, NULL, &t->why);
-    if (!t->err)
-        t->recalled = recall(t);
+    if (t->err)
+        return;
+    t->others = yk_xalloc(((size_t)t->graph->n_syms + 1) * sizeof *t->others);
+    for (size_t i = 0; i < t->w->others.n; i++) {
+        int32_t sym = graph_find_sym(t->graph, t->w->others.at[i].name);
+        if (sym >= 0)
+            t->others[sym] = t->w->others.at[i].value;
+    }
+    t->recalled = recall(t);
 }
 
 static void import_done(void *arg)
@@ -326,11 +334,24 @@ void probe_model(struct agent *a, struct wire_msg *msg)
     bool bad = !hash_is_hex(t->w->graph) || t->w->sizes.n < 1 || t->w->sizes.n > MAX_SIZES;
     for (size_t i = 0; !bad && i < t->w->sizes.n; i++)
         bad = t->w->sizes.at[i] < 1 || t->w->sizes.at[i] > 1 << 20;
+    bad = bad || t->w->others.n > MAX_SIZES;
+    for (size_t i = 0; !bad && i < t->w->others.n; i++)
+        bad = t->w->others.at[i].value < 1 || t->w->others.at[i].value > 1 << 20;
     if (bad) {
         t->err = yk_fail(&t->why, YK_INVAL, "a profile needs a graph's hash and 1 to %d sizes", MAX_SIZES);
         finish(t);
         return;
     }
-    snprintf(t->key, sizeof t->key, "profiles/%s-%s", t->w->graph, key);
+    struct yk_buf others = {0};
+    char tail[HASH_HEX_SIZE + 1] = "";
+    for (size_t i = 0; i < t->w->others.n; i++)
+        yk_buf_printf(&others, "%s=%lld,", t->w->others.at[i].name, (long long)t->w->others.at[i].value);
+    if (others.len && !others.failed) {
+        tail[0] = '-';
+        hash_hex(others.data, others.len, tail + 1);
+        tail[17] = '\0';
+    }
+    yk_buf_free(&others);
+    snprintf(t->key, sizeof t->key, "profiles/%s-%s%s", t->w->graph, key, tail);
     blob_fetch(a, t->w->graph, SKELETON_LIMIT, on_skeleton, t);
 }

@@ -2,9 +2,9 @@
 
 #include "agent/blob.h"
 #include "agent/control.h"
-#include "agent/data.h"
 #include "agent/edge.h"
 #include "agent/runner.h"
+#include "agent/source_data.h"
 #include "common/hash.h"
 
 #include <stdio.h>
@@ -37,8 +37,11 @@ struct source_run {
     struct wire_msg msg;
     const struct wire_run *w;
     struct wire_msg next; /* a run that came while this one drains; arena NULL: none */
-    struct cache_entry *x, *y;
-    struct data_set *data;
+    struct source_data data;
+    struct fetch { /* of a blob into its place */
+        struct source_run *run;
+        struct cache_entry **into;
+    } * fetches;
     int64_t samples, microbatches; /* of the run; 0 until it is open */
     int64_t at;                    /* next microbatch to look at */
     int flying;
@@ -59,11 +62,8 @@ static void run_free(struct pipeline *p)
     struct cache *c = p->agent->cache;
     p->run = NULL;
     net_timer_cancel(r->timeout);
-    data_close(r->data);
-    if (r->x)
-        cache_release(c, r->x);
-    if (r->y)
-        cache_release(c, r->y);
+    source_data_close(&r->data, c);
+    free(r->fetches);
     for (int64_t i = 0; i < r->n_flights; i++)
         free(r->flights[i].labels);
     free(r->flights);
@@ -146,20 +146,10 @@ static void refuse(struct agent *a, const struct wire_run *w, yk_err err, const 
     control_send(a, WIRE_TYPE_run_done, &done);
 }
 
-static yk_err check_data(struct source_run *r)
+/* Which of the samples it is about. */
+static yk_err take_samples(struct source_run *r)
 {
-    struct pipeline *p = r->p;
-    const struct shape *want = &p->at[0].shapes.of[p->graph->inputs[0]], *have = data_sample(r->data);
-    struct shape row = {.dtype = want->dtype, .rank = YK_MAX(want->rank - 1, 0)};
-    memcpy(row.dims, want->dims + 1, (size_t)row.rank * sizeof *row.dims);
-    if (want->rank < 1 || !shape_equal(&row, have)) {
-        char a[160], b[160];
-        shape_text(have, a, sizeof a);
-        shape_text(&row, b, sizeof b);
-        return yk_fail(&r->why, YK_INVAL, "a sample of the data is %s, the model's input '%.80s' takes %s", a,
-            p->graph->values[p->graph->inputs[0]].name, b);
-    }
-    int64_t total = data_count(r->data), first = r->w->first;
+    int64_t total = r->data.samples, first = r->w->first;
     if (first < 0 || first > total || r->w->count < 0 || r->w->count > total - first)
         return yk_fail(&r->why, YK_INVAL, "samples %lld to %lld of %lld", (long long)first,
             (long long)(first + r->w->count), (long long)total);
@@ -171,19 +161,9 @@ static yk_err check_data(struct source_run *r)
 static void open_run(void *arg)
 {
     struct source_run *r = arg;
-    const struct wire_run *w = r->w;
-    struct data_options o = {.split = w->split[0] ? w->split : NULL,
-        .mean = w->mean.at,
-        .n_mean = (int)w->mean.n,
-        .std = w->std.at,
-        .n_std = (int)w->std.n};
-    if (w->blob)
-        r->err = data_open_memory(cache_data(r->x), cache_len(r->x), r->y ? cache_data(r->y) : NULL,
-            r->y ? cache_len(r->y) : 0, &o, &r->data, &r->why);
-    else
-        r->err = data_open_below((const char *const *)r->p->agent->data_roots, w->data, &o, &r->data, &r->why);
+    r->err = source_data_open(&r->data, r->p, r->w, &r->why);
     if (!r->err)
-        r->err = check_data(r);
+        r->err = take_samples(r);
 }
 
 static void open_done(void *arg)
@@ -203,35 +183,49 @@ static void open_done(void *arg)
     pipeline_release(p);
 }
 
-static void on_blob(struct source_run *r, yk_err err, const char *why, struct cache_entry *e, struct cache_entry **into)
+static void start_open(struct source_run *r)
 {
+    r->opening++;
+    r->p->busy++;
+    worker_post(r->p->agent->io, open_run, open_done, r);
+}
+
+static void on_blob(void *arg, yk_err err, const char *why, struct cache_entry *e, int64_t fetched)
+{
+    (void)fetched;
+    struct fetch *f = arg;
+    struct source_run *r = f->run;
     struct pipeline *p = r->p;
     r->opening--;
-    *into = e;
+    *f->into = e;
     if (err && !r->over) {
         yk_fail(&r->why, err, "%s", why);
         stop(p, err);
-    } else if (!r->over && r->x && (r->y || !r->w->labels[0])) {
-        r->opening++;
-        p->busy++;
-        worker_post(p->agent->io, open_run, open_done, r);
+    } else if (!r->over && !r->opening) {
+        start_open(r);
     }
     source_kick(p);
     pipeline_release(p);
 }
 
-static void on_x(void *arg, yk_err err, const char *why, struct cache_entry *e, int64_t fetched)
+/* Fetches what was uploaded: the inputs and their labels. */
+static void start_fetch(struct source_run *r)
 {
-    (void)fetched;
-    struct source_run *r = arg;
-    on_blob(r, err, why, e, &r->x);
-}
-
-static void on_y(void *arg, yk_err err, const char *why, struct cache_entry *e, int64_t fetched)
-{
-    (void)fetched;
-    struct source_run *r = arg;
-    on_blob(r, err, why, e, &r->y);
+    struct agent *a = r->p->agent;
+    const struct wire_run *w = r->w;
+    int64_t limit = a->memory_bytes > 0 ? YK_MIN(BLOB_LIMIT, a->memory_bytes) : BLOB_LIMIT;
+    int n = 0, total = r->data.n + (w->labels[0] != 0);
+    r->fetches = yk_xalloc((size_t)total * sizeof *r->fetches + 1);
+    r->opening += total;
+    r->p->busy += total;
+    for (; n < r->data.n; n++) {
+        r->fetches[n] = (struct fetch){r, &r->data.at[n].blob};
+        blob_fetch(a, w->inputs.n ? w->inputs.at[n].data : w->data, limit, on_blob, &r->fetches[n]);
+    }
+    if (n < total) {
+        r->fetches[n] = (struct fetch){r, &r->data.labels};
+        blob_fetch(a, w->labels, limit, on_blob, &r->fetches[n]);
+    }
 }
 
 static void on_timeout(void *arg)
@@ -245,15 +239,10 @@ static yk_err check_run(struct pipeline *p, const struct wire_run *w, struct yk_
 {
     if (!p->is_source)
         return yk_fail(why, YK_INVAL, "this agent is not the source of generation %lld", (long long)p->generation);
-    if (p->graph->n_inputs != 1) {
-        const char *second = p->graph->n_inputs > 1 ? p->graph->values[p->graph->inputs[1]].name : "";
-        return yk_fail(why, YK_UNSUPPORTED, "the model has %d inputs ('%.80s' ...); data for one input is supported",
-            p->graph->n_inputs, second);
-    }
     if (w->microbatch < 1 || w->microbatch > p->full || (p->batch_sym < 0 && w->microbatch != p->full))
         return yk_fail(why, YK_INVAL, "microbatch %lld; the pipeline is loaded for %lld", (long long)w->microbatch,
             (long long)p->full);
-    if (w->blob && (!hash_is_hex(w->data) || (w->labels[0] && !hash_is_hex(w->labels))))
+    if (w->blob && ((!w->inputs.n && !hash_is_hex(w->data)) || (w->labels[0] && !hash_is_hex(w->labels))))
         return yk_fail(why, YK_FORMAT, "the hash of the data is malformed");
     if (w->done.n % 2)
         return yk_fail(why, YK_FORMAT, "done is not a list of pairs");
@@ -265,9 +254,14 @@ void source_start(struct pipeline *p, struct wire_msg *msg)
     const struct wire_run *given = &msg->as.run;
     struct agent *a = p->agent;
     struct yk_diag why = {0};
+    struct source_data data = {0};
     yk_err err = check_run(p, given, &why);
+    if (!err)
+        err = source_data_plan(&data, p, given, &why);
     if (!err && p->run && (!p->run->over || p->run->next.arena))
         err = yk_fail(&why, YK_BUSY, "generation %lld is running job %.40s", (long long)p->generation, p->run->w->job);
+    if (err || p->run)
+        source_data_close(&data, a->cache);
     if (err) {
         refuse(a, given, err, why.text);
         wire_free(msg);
@@ -285,6 +279,7 @@ void source_start(struct pipeline *p, struct wire_msg *msg)
     r->msg = *msg;
     msg->arena = NULL;
     r->w = &r->msg.as.run;
+    r->data = data;
     r->began_us = net_now_us(a->net);
     r->n_flights = p->source.depth;
     r->flights = yk_xalloc((size_t)r->n_flights * sizeof *r->flights);
@@ -292,19 +287,10 @@ void source_start(struct pipeline *p, struct wire_msg *msg)
         r->flights[i].p = p;
     if (r->w->timeout_ms > 0)
         r->timeout = net_timer(a->net, YK_MIN(r->w->timeout_ms, (int64_t)1 << 40) * 1000, on_timeout, p);
-    int64_t limit = a->memory_bytes > 0 ? YK_MIN(BLOB_LIMIT, a->memory_bytes) : BLOB_LIMIT;
-    if (r->w->blob) {
-        bool labels = r->w->labels[0] != 0;
-        r->opening += 1 + labels;
-        p->busy += 1 + labels;
-        blob_fetch(a, r->w->data, limit, on_x, r);
-        if (labels)
-            blob_fetch(a, r->w->labels, limit, on_y, r);
-    } else {
-        r->opening++;
-        p->busy++;
-        worker_post(a->io, open_run, open_done, r);
-    }
+    if (r->w->blob)
+        start_fetch(r);
+    else
+        start_open(r);
 }
 
 /* ---- feeding ---- */
@@ -322,11 +308,9 @@ static void read_run(void *arg)
     struct flight *f = arg;
     struct pipeline *p = f->p;
     struct source_run *r = p->run;
-    uint8_t *x = f->slot->t[0].data;
-    f->err = data_read(r->data, f->first, f->count, x, f->labels, &f->why);
-    int64_t row = shape_bytes(data_sample(r->data));
-    for (int64_t i = f->count; !f->err && p->batch_sym < 0 && i < p->full; i++)
-        memcpy(x + i * row, x, (size_t)row); /* a fixed batch is filled up; the results of it are dropped */
+    /* A fixed batch is filled up; the results of what fills it are dropped. */
+    int64_t full = p->batch_sym < 0 ? p->full : f->count;
+    f->err = source_data_read(&r->data, f->first, f->count, full, f->slot->t, f->labels, &f->why);
 }
 
 static void read_done(void *arg)
@@ -392,14 +376,15 @@ static void feed(struct pipeline *p)
         f->tries = 0;
         free(f->labels);
         f->labels = NULL;
-        if (r->w->want_accuracy && data_labelled(r->data))
+        if (r->w->want_accuracy && r->data.labelled)
             f->labels = yk_xalloc((size_t)f->count * sizeof *f->labels);
         f->slot = slot;
         slot->busy = true;
         slot->users = 1;
         slot->microbatch = f->microbatch;
         slot->count = count;
-        slot->t[0].shape = at->shapes.of[p->graph->inputs[0]];
+        for (int32_t k = 0; k < p->graph->n_inputs; k++)
+            slot->t[k].shape = at->shapes.of[p->graph->inputs[k]];
         r->flying++;
         p->busy++;
         worker_post(p->agent->io, read_run, read_done, f);

@@ -512,3 +512,11 @@ int32_t graph_batch_dim(const struct graph *g, int64_t *fixed)
     }
     return sym;
 }
+
+void graph_sizes(const struct graph *g, const int64_t *given, int64_t batch, int64_t *out)
+{
+    int64_t fixed;
+    int32_t sym = graph_batch_dim(g, &fixed);
+    for (int32_t i = 0; i < g->n_syms; i++)
+        out[i] = i == sym ? batch : given && given[i] > 0 ? given[i] : 1;
+}

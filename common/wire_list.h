@@ -40,6 +40,11 @@
 #define WIRE_PART_size(F) \
     F(STR, name, _)           /* named dimension of the graph */ \
     F(I64, value, _)
+/* Uploaded data of one graph input of a run. */
+#define WIRE_PART_input(F) \
+    F(I64, value, _)          /* value id in the graph */ \
+    F(STR, data, _)           /* blob SHA-256 (npy) */ \
+    F(BOOL, whole, _)         /* every microbatch takes all of it; else its first axis is the samples */
 #define WIRE_PART_stage(F) \
     F(I64, index, _)          /* in its pipeline */ \
     F(LIST, nodes, range)     /* canonical order */ \
@@ -74,7 +79,7 @@
     F(I64, bytes, _)
 
 #define WIRE_PARTS(P) \
-    P(backend) P(device) P(sensors) P(range) P(size) P(stage) P(edge) P(node_time) P(tensor)
+    P(backend) P(device) P(sensors) P(range) P(size) P(input) P(stage) P(edge) P(node_time) P(tensor)
 
 /* ---- messages ---- */
 /* First frame of every connection, either role. kind: "control" (agent <-> yoked) or "data". */
@@ -111,7 +116,8 @@
 /* yoked -> agent: which tickets peers will show (probe or edge). */
 #define WIRE_expect(F) F(I64, term, _) F(STR, purpose, _) F(STR, peer, _) F(BIN, ticket, _) F(I64, ttl_ms, _)
 /* yoked -> agent: time every node of a graph in every form, at these batch sizes. */
-#define WIRE_profile(F) F(I64, id, _) F(I64, term, _) F(STR, graph, _) F(I64S, sizes, _) F(I64, budget_ms, _)
+#define WIRE_profile(F) F(I64, id, _) F(I64, term, _) F(STR, graph, _) F(I64S, sizes, _) F(I64, budget_ms, _) \
+    F(LIST, others, size)     /* of the other named dimensions; 1 where absent */
 #define WIRE_profile_result(F) \
     F(I64, id, _) F(STR, graph, _) F(STR, error, _) F(STR, text, _) F(LIST, times, node_time) \
     F(BOOL, more, _)          /* further messages with the same id follow */
@@ -134,6 +140,7 @@
     F(I64, term, _) F(I64, generation, _) F(STR, job, _) \
     F(STR, data, _)           /* blob SHA-256 (npy) or NAME under a data_root */ \
     F(BOOL, blob, _) F(STR, labels, _) /* blob SHA-256 of labels (npy), "" none */ \
+    F(LIST, inputs, input)    /* uploaded, every graph input; empty: data is that of the first and only one */ \
     F(STR, split, _) F(F64S, mean, _) F(F64S, std, _) \
     F(I64, first, _) F(I64, count, _) /* count 0: to the end */ \
     F(I64, microbatch, _) \

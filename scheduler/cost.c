@@ -149,14 +149,10 @@ yk_err cost_init(struct cost_model *m, const struct solve_request *req, const st
     int64_t microbatch, struct yk_diag *why)
 {
     const struct graph *g = req->graph;
-    int64_t fixed, *sizes = yk_xalloc(((size_t)g->n_syms + 1) * sizeof *sizes);
+    int64_t *sizes = yk_xalloc(((size_t)g->n_syms + 1) * sizeof *sizes);
     *m = (struct cost_model){.req = req, .view = v, .graph = g, .microbatch = microbatch};
     m->count = req->batch > 0 ? (req->batch + microbatch - 1) / microbatch : 1;
-    for (int32_t i = 0; i < g->n_syms; i++)
-        sizes[i] = 1;
-    int32_t batch = graph_batch_dim(g, &fixed);
-    if (batch >= 0)
-        sizes[batch] = microbatch;
+    graph_sizes(g, req->sizes, microbatch, sizes);
     yk_err err = shapes_infer(g, sizes, NULL, &m->shapes, why);
     free(sizes);
     if (err) {

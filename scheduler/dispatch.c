@@ -1,5 +1,6 @@
 /* Generations: loading stages on agents, running the source, taking results, unloading.
  * A plan of several pipelines makes one generation each; every one is told which microbatches are not its own. */
+#include "scheduler/job_data.h"
 #include "scheduler/sched_priv.h"
 
 #include "common/log.h"
@@ -12,6 +13,8 @@
 #include <string.h>
 
 #define MAX_OUTPUT_BYTES ((int64_t)1 << 31) /* of one microbatch */
+
+#define MAX_OUTPUTS 4096
 
 #define ENDED_US 5000000 /* agents' last figures come after their unload */
 
@@ -172,15 +175,15 @@ static yk_err send_load(const struct loading *l, struct fleet_agent *a)
     const struct graph *graph = l->g->model->graph;
     int32_t n_nodes = graph->n_nodes;
     char job[24];
-    int64_t fixed;
+    int64_t *at = yk_xalloc(((size_t)graph->n_syms + 1) * sizeof *at);
     snprintf(job, sizeof job, "%lld", (long long)l->g->job->id);
     struct wire_size *sizes = yk_xalloc(((size_t)graph->n_syms + 1) * sizeof *sizes);
     struct wire_stage *stages = yk_xalloc(((size_t)l->line->n_stages + 1) * sizeof *stages);
     struct wire_edge *edges = yk_xalloc(((size_t)l->edges.n + 1) * sizeof *edges);
     const char **urls = yk_xalloc(((size_t)l->edges.n + 1) * sizeof *urls);
-    int32_t batch = graph_batch_dim(graph, &fixed);
+    graph_sizes(graph, l->g->job->sizes, l->g->plan->microbatch, at);
     for (int32_t i = 0; i < graph->n_syms; i++)
-        sizes[i] = (struct wire_size){graph->syms[i], i == batch ? l->g->plan->microbatch : 1};
+        sizes[i] = (struct wire_size){graph->syms[i], at[i]};
     struct wire_load load = {.term = store_term(l->sched->store),
         .generation = l->g->id,
         .job = job,
@@ -220,6 +223,7 @@ static yk_err send_load(const struct loading *l, struct fleet_agent *a)
         free(stages[i].nodes.at);
         free(stages[i].forms.at);
     }
+    free(at);
     free(sizes);
     free(stages);
     free(edges);
@@ -246,10 +250,8 @@ static yk_err find_edges(struct loading *l, struct yk_diag *why)
 {
     const struct graph *graph = l->g->model->graph;
     struct shapes shapes;
-    int64_t fixed, *sizes = yk_xalloc(((size_t)graph->n_syms + 1) * sizeof *sizes);
-    int32_t batch = graph_batch_dim(graph, &fixed);
-    for (int32_t i = 0; i < graph->n_syms; i++)
-        sizes[i] = i == batch ? l->g->plan->microbatch : 1;
+    int64_t *sizes = yk_xalloc(((size_t)graph->n_syms + 1) * sizeof *sizes);
+    graph_sizes(graph, l->g->job->sizes, l->g->plan->microbatch, sizes);
     yk_err err = shapes_infer(graph, sizes, NULL, &shapes, why);
     free(sizes);
     if (err)
@@ -371,12 +373,15 @@ static yk_err send_run(struct sched *s, struct generation *g, int64_t count)
     char id[24];
     size_t n;
     int64_t *done = not_mine(g, &n);
+    struct wire_input *inputs = yk_xalloc(((size_t)j->n_inputs + 1) * sizeof *inputs);
+    for (int i = 0; i < j->n_inputs; i++)
+        inputs[i] = (struct wire_input){j->inputs[i].value, j->inputs[i].data, j->inputs[i].whole};
     snprintf(id, sizeof id, "%lld", (long long)j->id);
     struct wire_run run = {.term = store_term(s->store),
         .generation = g->id,
         .job = id,
-        .data = j->data,
-        .blob = j->data_is_blob,
+        .data = j->n_inputs ? j->inputs[0].data : j->data,
+        .blob = j->n_inputs > 0,
         .labels = j->labels,
         .split = j->split ? j->split : "t10k",
         .mean = {j->mean, (size_t)j->n_mean},
@@ -386,8 +391,11 @@ static yk_err send_run(struct sched *s, struct generation *g, int64_t count)
         .done = {done, n},
         .want_outputs = j->want_outputs,
         .want_accuracy = j->want_accuracy};
+    run.inputs.at = inputs;
+    run.inputs.n = (size_t)j->n_inputs;
     yk_err err = a ? fleet_send(a, WIRE_TYPE_run, &run) : YK_CLOSED;
     g->running = !err;
+    free(inputs);
     free(done);
     return err;
 }
@@ -485,9 +493,40 @@ static void on_run_done(struct sched *s, struct fleet_agent *a, struct generatio
         run_all(s, j);
 }
 
-/* A result counts once, whoever sent it again. Tensors are of the first graph output. */
+/* The rows of one output into its file; the header first, again after a restart. */
+static void save_output(struct sched *s, struct job *j, struct job_output *o, int64_t first, int64_t count,
+    const struct shape *shape, const void *data)
+{
+    struct yk_buf head = {0};
+    struct shape all = *shape;
+    int64_t bytes = shape_bytes(shape);
+    if (!o->header) {
+        if (!o->whole)
+            all.dims[0] = j->samples;
+        if (npy_header(&all, &head) || head.failed) {
+            jobs_fail(s, j, "output '%.60s' has no .npy form", o->name);
+            yk_buf_free(&head);
+            return;
+        }
+        store_write_file(s->store, j->id, o->path, 0, head.data, head.len);
+        o->header = (int64_t)head.len;
+        yk_buf_free(&head);
+        free(j->outputs_json);
+        j->outputs_json = job_outputs_json(j);
+    }
+    int64_t row = o->whole ? 0 : bytes / count;
+    store_write_file(s->store, j->id, o->path, o->header + first * row, data, (size_t)bytes);
+}
+
+/* Every output has the rows that it should have. */
+static bool rows_fit(const struct job *j, int32_t i, const struct shape *shape, int64_t count)
+{
+    return i < j->n_outputs && (j->outputs[i].whole || (shape->rank > 0 && shape->dims[0] == count));
+}
+
+/* A result counts once, whoever sent it again. tensors: as in r, their bytes from `body`; NULL without outputs. */
 static void take_result(
-    struct sched *s, struct generation *g, const struct wire_result *r, const struct shape *shape, const void *data)
+    struct sched *s, struct generation *g, const struct wire_result *r, const struct shape *shapes, const uint8_t *body)
 {
     struct job *j = g->job;
     int64_t now = net_now_us(s->net);
@@ -496,36 +535,19 @@ static void take_result(
     if (r->microbatch < 0 || r->microbatch >= j->microbatches || job_map_get(j, r->microbatch))
         return;
     int64_t first = r->microbatch * j->microbatch, count = YK_MIN(j->microbatch, j->samples - first);
-    if (r->count != count) {
+    bool fits = r->count == count && count > 0;
+    for (size_t i = 0; fits && j->want_outputs && body && i < r->tensors.n; i++)
+        fits = rows_fit(j, (int32_t)i, &shapes[i], count);
+    if (!fits) {
         jobs_lost(s, j, "the source answered with another number of samples");
         return;
     }
-    if (j->want_outputs && data) {
-        int64_t bytes = shape_bytes(shape);
-        if (!j->output_path) {
-            struct yk_buf head = {0};
-            struct shape all = *shape;
-            all.dims[0] = j->samples;
-            j->output_path = yk_xasprintf("%s/job-%lld.npy", blobs_dir(s->blobs), (long long)j->id);
-            if (npy_header(&all, &head) || head.failed) {
-                jobs_fail(s, j, "the output has no .npy form");
-                yk_buf_free(&head);
-                return;
-            }
-            store_write_file(s->store, j->id, j->output_path, 0, head.data, head.len);
-            j->output_header = (int64_t)head.len;
-            yk_buf_free(&head);
-        }
-        if (!j->output_header) { /* after a restart */
-            struct yk_buf head = {0};
-            struct shape all = *shape;
-            all.dims[0] = j->samples;
-            npy_header(&all, &head);
-            j->output_header = (int64_t)head.len;
-            yk_buf_free(&head);
-        }
-        int64_t row = count > 0 ? bytes / count : 0;
-        store_write_file(s->store, j->id, j->output_path, j->output_header + first * row, data, (size_t)bytes);
+    for (size_t i = 0; j->want_outputs && body && i < r->tensors.n; i++) {
+        struct job_output *o = &j->outputs[i];
+        if (!o->whole || j->microbatches == 1)
+            save_output(s, j, o, first, count, &shapes[i], body + r->tensors.at[i].offset);
+        if (job_ended(j->state))
+            return;
     }
     job_map_set(j, r->microbatch);
     j->done += count;
@@ -642,9 +664,17 @@ yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg
 struct output {
     struct sched *sched;
     struct wire_msg head; /* owned */
-    struct shape shape;
+    struct shape *shapes; /* by tensor */
     void *data;
 };
+
+static void output_free(struct output *o)
+{
+    wire_free(&o->head);
+    free(o->shapes);
+    free(o->data);
+    free(o);
+}
 
 static void output_done(void *arg, yk_err err)
 {
@@ -652,10 +682,21 @@ static void output_done(void *arg, yk_err err)
     const struct wire_result *r = &o->head.as.result;
     struct generation *g = err ? NULL : find(o->sched, r->generation);
     if (g)
-        take_result(o->sched, g, r, &o->shape, (uint8_t *)o->data + r->tensors.at[0].offset);
-    wire_free(&o->head);
-    free(o->data);
-    free(o);
+        take_result(o->sched, g, r, o->shapes, o->data);
+    output_free(o);
+}
+
+/* The shape of a described tensor, and how far its bytes reach. */
+static yk_err read_tensor(const struct wire_tensor *t, struct shape *shape, int64_t *end)
+{
+    if (t->offset < 0 || t->bytes < 0 || t->offset > MAX_OUTPUT_BYTES || t->bytes > MAX_OUTPUT_BYTES)
+        return YK_LIMIT;
+    if (t->dims.n > YK_MAX_RANK)
+        return YK_FORMAT;
+    *shape = (struct shape){.dtype = dtype_find(t->dtype), .rank = (int)t->dims.n};
+    memcpy(shape->dims, t->dims.at, t->dims.n * sizeof *t->dims.at);
+    *end = YK_MAX(*end, t->offset + t->bytes);
+    return shape->dtype == DT_NONE || shape_bytes(shape) != t->bytes ? YK_FORMAT : YK_OK;
 }
 
 yk_err dispatch_stream(void *sched, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink)
@@ -664,27 +705,22 @@ yk_err dispatch_stream(void *sched, struct fleet_agent *a, struct wire_msg *head
     if (head->type != WIRE_TYPE_result)
         return YK_STATE;
     const struct wire_result *r = &head->as.result;
-    const struct wire_tensor *t = r->tensors.n ? &r->tensors.at[0] : NULL;
+    /* A late result of an older generation is read and dropped. */
     struct generation *g = find(s, r->generation);
-    int64_t total = 0;
-    for (size_t i = 0; i < r->tensors.n; i++) {
-        const struct wire_tensor *k = &r->tensors.at[i];
-        if (k->offset < 0 || k->bytes < 0 || k->offset > MAX_OUTPUT_BYTES || k->bytes > MAX_OUTPUT_BYTES)
-            return YK_LIMIT;
-        total = YK_MAX(total, k->offset + k->bytes);
-    }
-    if (!t || t->dims.n < 1 || t->dims.n > YK_MAX_RANK)
+    if (!r->tensors.n || r->tensors.n > MAX_OUTPUTS || (g && strcmp(g->source, a->id) != 0))
         return YK_FORMAT;
     struct output *o = yk_xalloc(sizeof *o);
     o->sched = s;
-    o->shape = (struct shape){.dtype = dtype_find(t->dtype), .rank = (int)t->dims.n};
-    for (size_t i = 0; i < t->dims.n; i++)
-        o->shape.dims[i] = t->dims.at[i];
-    /* A late result of an older generation is read and dropped. */
-    if ((g && strcmp(g->source, a->id) != 0) || o->shape.dtype == DT_NONE || shape_bytes(&o->shape) != t->bytes ||
-        !(o->data = yk_try_alloc((size_t)total + 1, 1))) {
-        free(o);
-        return YK_FORMAT;
+    o->shapes = yk_xalloc(r->tensors.n * sizeof *o->shapes);
+    int64_t total = 0;
+    yk_err err = YK_OK;
+    for (size_t i = 0; i < r->tensors.n && !err; i++)
+        err = read_tensor(&r->tensors.at[i], &o->shapes[i], &total);
+    if (!err && !(o->data = yk_try_alloc((size_t)total + 1, 1)))
+        err = YK_NOMEM;
+    if (err) {
+        output_free(o);
+        return err;
     }
     o->head = *head;
     head->arena = NULL;

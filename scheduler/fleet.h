@@ -80,10 +80,17 @@ const char *fleet_url(const struct fleet_agent *a, const struct fleet_agent *vie
 bool fleet_links_ready(struct fleet *f);
 
 /* ---- profiles ---- */
+/* A graph at sizes of its named dimensions other than the batch: what a profile is of. */
+struct fleet_graph {
+    const char *key; /* names both */
+    const char *hash;
+    const struct wire_size *others;
+    size_t n_others;
+};
 /* True when a has a profile of this graph (or has failed to give one). Else asks for it (once). */
-bool fleet_profile_ready(struct fleet_agent *a, const char *graph, const int64_t *sizes, int n_sizes);
+bool fleet_profile_ready(struct fleet_agent *a, const struct fleet_graph *graph, const int64_t *sizes, int n_sizes);
 /* The snapshot for a graph. Away agents are left out. free with view_free. exclude_generation's reservation counts not.
  */
-struct view *fleet_view(struct fleet *f, const char *graph);
+struct view *fleet_view(struct fleet *f, const char *graph); /* graph: a key, or NULL */
 
 #endif

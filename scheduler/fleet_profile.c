@@ -25,7 +25,8 @@ enum profile_state { PROFILE_ASKED, PROFILE_HERE, PROFILE_FAILED };
 /* Of one graph on one agent with these backends. */
 struct fleet_profile {
     struct fleet_profile *next;
-    char graph[65], agent[33], backends[160];
+    char *graph; /* fleet_graph.key */
+    char agent[33], backends[160];
     enum profile_state state;
     int64_t id, asked_us;
     struct profile_row *rows;
@@ -63,27 +64,27 @@ static void from_store(void *arg, const struct store_time *t)
     add_row(arg, &row);
 }
 
-bool fleet_profile_ready(struct fleet_agent *a, const char *graph, const int64_t *sizes, int n_sizes)
+bool fleet_profile_ready(struct fleet_agent *a, const struct fleet_graph *graph, const int64_t *sizes, int n_sizes)
 {
     struct fleet *f = a->fleet;
-    struct fleet_profile *p = find(f, a, graph);
+    struct fleet_profile *p = find(f, a, graph->key);
     int64_t now = net_now_us(f->config.net);
     if (p && p->state == PROFILE_ASKED && now - p->asked_us > PROFILE_TIMEOUT_US) {
-        log_warn("agent %s gave no profile of graph %.12s in time; its times are estimated", a->name, graph);
+        log_warn("agent %s gave no profile of graph %.12s in time; its times are estimated", a->name, graph->key);
         p->state = PROFILE_FAILED;
         p->n = 0;
     }
     if (p)
         return p->state != PROFILE_ASKED;
     p = yk_xalloc(sizeof *p);
-    snprintf(p->graph, sizeof p->graph, "%s", graph);
+    p->graph = yk_xstrdup(graph->key);
     snprintf(p->agent, sizeof p->agent, "%s", a->id);
     snprintf(p->backends, sizeof p->backends, "%s", a->backends);
     p->next = f->profiles;
     f->profiles = p;
     /* An emulated device may be another one today: its times are asked for again, which costs it nothing. */
     if (!a->emulated)
-        store_load_profile(f->config.store, graph, a->id, a->backends, from_store, p);
+        store_load_profile(f->config.store, graph->key, a->id, a->backends, from_store, p);
     if (p->n) {
         p->state = PROFILE_HERE;
         return true;
@@ -92,9 +93,11 @@ bool fleet_profile_ready(struct fleet_agent *a, const char *graph, const int64_t
     p->asked_us = now;
     struct wire_profile ask = {.id = p->id,
         .term = f->config.term,
-        .graph = graph,
+        .graph = graph->hash,
         .sizes = {(int64_t *)sizes, (size_t)n_sizes},
         .budget_ms = PROFILE_BUDGET_MS};
+    ask.others.at = (struct wire_size *)graph->others;
+    ask.others.n = graph->n_others;
     if (fleet_send(a, WIRE_TYPE_profile, &ask))
         p->state = PROFILE_FAILED;
     return p->state != PROFILE_ASKED;
@@ -164,6 +167,7 @@ void fleet_profile_forget(struct fleet *f, const struct fleet_agent *a)
             continue;
         }
         *at = p->next;
+        free(p->graph);
         free(p->rows);
         free(p);
     }
@@ -174,6 +178,7 @@ void fleet_profile_fini(struct fleet *f)
     while (f->profiles) {
         struct fleet_profile *p = f->profiles;
         f->profiles = p->next;
+        free(p->graph);
         free(p->rows);
         free(p);
     }

@@ -1,12 +1,15 @@
 #include "scheduler/job.h"
 
 #include "common/hash.h"
+#include "scheduler/job_data.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MAX_MICROBATCHES ((int64_t)1 << 28)
+#define MAX_INPUTS 64
+#define MAX_SIZE ((int64_t)1 << 24) /* of a named dimension */
 
 static const struct {
     const char *text;
@@ -58,12 +61,22 @@ void job_free(struct job *j)
 {
     if (!j)
         return;
-    char *const texts[] = {j->kind, j->model, j->source, j->request, j->data, j->labels, j->split, j->output_path};
+    char *const texts[] = {j->kind, j->model, j->source, j->request, j->data, j->labels, j->split, j->outputs_json};
     for (size_t i = 0; i < YK_COUNT(texts); i++)
         free(texts[i]);
     for (int32_t i = 0; i < j->n_forms; i++)
         free(j->forms[i]);
     free(j->forms);
+    for (int i = 0; i < j->n_inputs; i++) {
+        free(j->inputs[i].name);
+        free(j->inputs[i].data);
+    }
+    free(j->inputs);
+    for (int i = 0; i < j->n_given; i++)
+        free(j->given[i].name);
+    free(j->given);
+    free(j->sizes);
+    job_outputs_free(j);
     free(j->mean);
     free(j->std);
     free(j->done_map);
@@ -103,17 +116,53 @@ static yk_err get_numbers(const struct json *o, const char *key, double **out, i
     return YK_OK;
 }
 
+/* {"NAME": SHA-256, ...} into j->inputs. */
+static yk_err parse_inputs(const struct json *o, struct job *j, struct yk_diag *why)
+{
+    if (json_kind(o) != JSON_OBJECT || json_len(o) < 1 || json_len(o) > MAX_INPUTS)
+        return yk_fail(why, YK_INVAL, "data.inputs is an object of 1 to %d names with their SHA-256", MAX_INPUTS);
+    j->inputs = yk_xalloc((json_len(o) + 1) * sizeof *j->inputs);
+    for (size_t i = 0; i < json_len(o); i++) {
+        const char *name = json_key(o, i), *hash = json_str(json_find(o, name), "");
+        if (!hash_is_hex(hash))
+            return yk_fail(why, YK_INVAL, "data.inputs.%.60s is not 64 lower-case hex digits", name);
+        j->inputs[j->n_inputs++] = (struct job_input){.name = yk_xstrdup(name), .data = yk_xstrdup(hash)};
+    }
+    return YK_OK;
+}
+
+/* {"NAME": N, ...} into j->given. */
+static yk_err parse_sizes(const struct json *o, struct job *j, struct yk_diag *why)
+{
+    if (!o || json_kind(o) == JSON_NULL)
+        return YK_OK;
+    if (json_kind(o) != JSON_OBJECT || json_len(o) > MAX_INPUTS)
+        return yk_fail(why, YK_INVAL, "sizes is an object of at most %d named dimensions", MAX_INPUTS);
+    j->given = yk_xalloc((json_len(o) + 1) * sizeof *j->given);
+    for (size_t i = 0; i < json_len(o); i++) {
+        const char *name = json_key(o, i);
+        const struct json *v = json_find(o, name);
+        int64_t n = json_i64(v, 0);
+        if (json_kind(v) != JSON_INT || n < 1 || n > MAX_SIZE)
+            return yk_fail(why, YK_INVAL, "sizes.%.60s is not a number from 1 to %lld", name, (long long)MAX_SIZE);
+        j->given[j->n_given++] = (struct job_size){yk_xstrdup(name), n};
+    }
+    return YK_OK;
+}
+
 static yk_err parse_data(const struct json *d, struct job *j, struct yk_diag *why)
 {
-    static const char *const known[] = {"blob", "labels", "name", "split", "mean", "std", NULL};
-    char *name = NULL;
+    static const char *const known[] = {"blob", "inputs", "labels", "name", "split", "mean", "std", NULL};
+    char *blob = NULL;
+    const struct json *inputs = json_find(d, "inputs");
     if (!d || json_kind(d) != JSON_OBJECT)
-        return yk_fail(why, YK_INVAL, "data is missing: {\"blob\": SHA-256} or {\"name\": NAME}");
+        return yk_fail(
+            why, YK_INVAL, "data is missing: {\"blob\": SHA-256}, {\"inputs\": {NAME: SHA-256}} or {\"name\": NAME}");
     yk_err err = json_only(d, known, why);
     if (!err)
-        err = get_text(d, "blob", &j->data, why);
+        err = get_text(d, "blob", &blob, why);
     if (!err)
-        err = get_text(d, "name", &name, why);
+        err = get_text(d, "name", &j->data, why);
     if (!err)
         err = get_text(d, "labels", &j->labels, why);
     if (!err)
@@ -122,18 +171,20 @@ static yk_err parse_data(const struct json *d, struct job *j, struct yk_diag *wh
         err = get_numbers(d, "mean", &j->mean, &j->n_mean, why);
     if (!err)
         err = get_numbers(d, "std", &j->std, &j->n_std, why);
-    if (!err && !j->data == !name)
-        err = yk_fail(why, YK_INVAL, "data has either blob or name");
-    if (!err && j->data && !hash_is_hex(j->data))
+    if (!err && (blob != NULL) + (j->data != NULL) + (inputs != NULL) != 1)
+        err = yk_fail(why, YK_INVAL, "data has one of blob, inputs and name");
+    if (!err && blob && !hash_is_hex(blob))
         err = yk_fail(why, YK_INVAL, "data.blob is not 64 lower-case hex digits");
     if (!err && j->labels && !hash_is_hex(j->labels))
         err = yk_fail(why, YK_INVAL, "data.labels is not 64 lower-case hex digits");
-    j->data_is_blob = j->data != NULL;
-    if (!err && name) {
-        j->data = name;
-        return YK_OK;
+    if (!err && inputs)
+        err = parse_inputs(inputs, j, why);
+    if (!err && blob) {
+        j->inputs = yk_xalloc(sizeof *j->inputs);
+        j->inputs[j->n_inputs++] = (struct job_input){.data = blob};
+        blob = NULL;
     }
-    free(name);
+    free(blob);
     return err;
 }
 
@@ -162,7 +213,7 @@ static yk_err parse_words(
 static yk_err parse_job(const struct json *o, struct job *j, struct yk_diag *why)
 {
     static const char *const known[] = {"kind", "model", "data", "source", "batch", "microbatch", "objective",
-        "deadline_ms", "codec", "pin", "plan", "outputs", "accuracy", NULL};
+        "deadline_ms", "codec", "pin", "plan", "outputs", "accuracy", "sizes", NULL};
     static const char *const codecs[] = {"fp32", "fp16", "int8", NULL}, *const pins[] = {"first", "last", NULL};
     bool *const codec_flags[] = {&j->codec_allowed[0], &j->codec_allowed[1], &j->codec_allowed[2]};
     bool *const pin_flags[] = {&j->pin_first, &j->pin_last};
@@ -201,6 +252,8 @@ static yk_err parse_job(const struct json *o, struct job *j, struct yk_diag *why
         err = parse_words(o, "codec", codecs, codec_flags, why);
     if (!err)
         err = parse_words(o, "pin", pins, pin_flags, why);
+    if (!err)
+        err = parse_sizes(json_find(o, "sizes"), j, why);
     const struct json *plan = json_find(o, "plan");
     if (!err && plan && json_kind(plan) != JSON_NULL)
         err = plan_from_json(plan, &j->forced, why);
@@ -219,7 +272,7 @@ yk_err job_parse(const char *text, size_t len, struct job **out, struct yk_diag 
     /* A plan request has no data. */
     if (!err && json_find(doc, "data"))
         err = parse_data(json_find(doc, "data"), j, why);
-    if (!err && j->data && !j->data_is_blob && !j->source)
+    if (!err && j->data && !j->source)
         err = yk_fail(why, YK_INVAL, "data by name needs source: the agent that has it under a data root");
     json_free(doc);
     if (err) {
@@ -284,7 +337,7 @@ void job_to_row(const struct job *j, int64_t now_us, struct store_job *row)
         .objective = objectives[j->objective],
         .request = j->request,
         .source = j->source,
-        .outputs = j->output_path,
+        .outputs = j->outputs_json,
         .error = j->error,
         .done_map = j->done_map,
         .done_map_len = j->done_map ? (size_t)(j->microbatches + 7) / 8 : 0,

@@ -36,8 +36,19 @@ struct job {
     int64_t deadline_ms;       /* the client's; 0 none */
     bool codec_allowed[3], pin_first, pin_last;
     bool want_outputs, want_accuracy;
-    char *data, *labels, *split; /* blob hash or name */
-    bool data_is_blob;
+    char *data, *labels, *split; /* data: a name under a data root; NULL if it was uploaded. labels: a blob */
+    struct job_input {
+        char *name, *data; /* name: NULL until it is resolved, if it was the only one; data: a blob */
+        int32_t value;
+        bool whole; /* not by sample: every microbatch takes all of it */
+    } * inputs;     /* uploaded */
+    int n_inputs;
+    struct job_size {
+        char *name;
+        int64_t value;
+    } * given; /* sizes of named dimensions, as asked */
+    int n_given;
+    int64_t *sizes; /* by named dimension of the graph, 0 unknown; NULL until it is resolved */
     double *mean, *std;
     int n_mean, n_std;
     struct plan *forced; /* given by the client; NULL */
@@ -47,8 +58,9 @@ struct job {
     int64_t samples, microbatches; /* 0 until the source opened the data */
     uint8_t *done_map;             /* a bit per microbatch */
     int64_t done, done_microbatches, correct, labelled;
-    char *output_path;                 /* NULL until the first result with tensors */
-    int64_t output_header, output_row; /* bytes of the .npy header and of a sample */
+    struct job_output *outputs; /* of the model; job_data.h */
+    int32_t n_outputs;
+    char *outputs_json; /* of those with a file; NULL until the first result with tensors */
     int64_t plan_id, replans;
     int losses;           /* in a row without a result */
     double run_ms;        /* of finished runs */

@@ -1,9 +1,9 @@
 /* The state table at work: what moves a job, and what happens on the way. */
+#include "scheduler/job_data.h"
 #include "scheduler/sched_priv.h"
 
 #include "common/log.h"
 #include "common/metrics.h"
-#include "common/npy.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -367,22 +367,6 @@ static bool forced_alive(struct sched *s, const struct plan *p)
     return true;
 }
 
-/* The samples of an uploaded set are known from its header. */
-static yk_err count_uploaded(struct sched *s, struct job *j, struct yk_diag *why)
-{
-    const uint8_t *data;
-    int64_t bytes;
-    struct npy npy;
-    yk_err err = blobs_map(s->blobs, j->data, &data, &bytes, why);
-    if (!err)
-        err = npy_parse(data, (size_t)bytes, bytes, &npy, why);
-    if (!err && npy.shape.rank < 1)
-        err = yk_fail(why, YK_INVAL, "the data is a single number, not a set of samples");
-    if (!err && strcmp(j->kind, "infer") == 0)
-        j->batch = npy.shape.dims[0];
-    return err;
-}
-
 static bool source_known(struct sched *s, struct job *j)
 {
     struct fleet_agent *a = j->source ? fleet_find(s->fleet, j->source) : NULL;
@@ -406,7 +390,7 @@ void jobs_step(struct sched *s, struct job *j)
         !(j->forced && forced_alive(s, j->forced)))
         return;
     /* Data under a data root is on its agent only; uploaded data can go to any. */
-    bool bound = j->source && !j->data_is_blob;
+    bool bound = j->source && !j->n_inputs;
     if (bound && !source_known(s, j)) {
         if (j->state == JOB_QUEUED && !fleet_find(s->fleet, j->source)) {
             jobs_fail(s, j, "source '%s' is not an agent of this fleet (`yoke agents` lists them)", j->source);
@@ -416,11 +400,7 @@ void jobs_step(struct sched *s, struct job *j)
         }
         return;
     }
-    if (j->data_is_blob && count_uploaded(s, j, &why)) {
-        jobs_fail(s, j, "%s", why.text);
-        return;
-    }
-    if (model_load(m, s->blobs, &why)) {
+    if (model_load(m, s->blobs, &why) || job_resolve(j, m->graph, s->blobs, &why)) {
         jobs_fail(s, j, "%s", why.text);
         return;
     }
@@ -429,6 +409,7 @@ void jobs_step(struct sched *s, struct job *j)
         .kind = j->kind,
         .source = source_known(s, j) ? j->source : NULL,
         .objective = j->objective,
+        .sizes = j->sizes,
         .batch = j->batch,
         .microbatch = j->microbatch,
         .samples = j->samples,
@@ -500,7 +481,7 @@ static void restore_one(void *arg, const struct store_job *row)
     j->plan_id = row->plan;
     split_forms(j, row->forms);
     if (row->outputs[0])
-        j->output_path = yk_xstrdup(row->outputs);
+        j->outputs_json = yk_xstrdup(row->outputs);
     if (row->samples > 0 && row->microbatch > 0 && !job_set_samples(j, row->samples, &why) &&
         row->done_map_len == (size_t)(j->microbatches + 7) / 8) {
         memcpy(j->done_map, row->done_map, row->done_map_len);

@@ -19,6 +19,10 @@ struct planning {
     struct plan *forced;
     char **forms;
     int32_t n_forms;
+    int64_t *sizes; /* of the request */
+    char *key;      /* with others: the graph at the sizes that it is profiled at; NULL until it is loaded */
+    struct wire_size *others;
+    size_t n_others;
     planning_done fn;
     void *arg;
     int64_t started_us;
@@ -40,6 +44,9 @@ static void planning_free(struct planning *p)
     for (int32_t i = 0; i < p->n_forms; i++)
         free(p->forms[i]);
     free(p->forms);
+    free(p->sizes);
+    free(p->key);
+    free(p->others);
     view_free(p->view);
     free(p);
 }
@@ -67,6 +74,10 @@ struct planning *planning_start(struct sched *s, const struct planning_request *
         for (int32_t i = 0; i < p->n_forms; i++)
             p->forms[i] = yk_xstrdup(r->forms[i]);
     }
+    if (r->sizes && r->model->graph) {
+        p->sizes = yk_xalloc(((size_t)r->model->graph->n_syms + 1) * sizeof *p->sizes);
+        memcpy(p->sizes, r->sizes, (size_t)r->model->graph->n_syms * sizeof *p->sizes);
+    }
     p->fn = fn;
     p->arg = arg;
     p->started_us = net_now_us(s->net);
@@ -87,6 +98,7 @@ static void solve_run(void *arg)
         .model = p->r.model->name,
         .job = p->kind,
         .objective = p->r.objective,
+        .sizes = p->sizes,
         .batch = p->r.batch,
         .microbatch = p->r.microbatch,
         .source = p->source_index,
@@ -138,14 +150,44 @@ static int profile_sizes(const struct planning *p, int64_t *sizes)
     return n;
 }
 
+/* Profiles are of quarter octaves (4, 5, 6, 7, 8, 10 ...), so that requests of many lengths share them; what is between
+ * is estimated from the next larger one. */
+static int64_t profiled_size(int64_t size)
+{
+    int64_t step = 1;
+    while (size > 8 * step)
+        step *= 2;
+    return (size + step - 1) / step * step;
+}
+
+static void name_profile(struct planning *p)
+{
+    const struct graph *g = p->r.model->graph;
+    struct yk_buf key = {0};
+    int64_t fixed;
+    int32_t batch = graph_batch_dim(g, &fixed);
+    p->others = yk_xalloc(((size_t)g->n_syms + 1) * sizeof *p->others);
+    yk_buf_printf(&key, "%s", p->r.model->graph_hash);
+    for (int32_t i = 0; p->sizes && i < g->n_syms; i++)
+        if (i != batch && p->sizes[i] > 1) {
+            p->others[p->n_others] = (struct wire_size){g->syms[i], profiled_size(p->sizes[i])};
+            yk_buf_printf(
+                &key, "%c%s=%lld", p->n_others ? ',' : ':', g->syms[i], (long long)p->others[p->n_others].value);
+            p->n_others++;
+        }
+    yk_buf_add(&key, "", 1);
+    p->key = key.failed ? yk_xstrdup(p->r.model->graph_hash) : (char *)key.data;
+}
+
 static bool gathered(struct planning *p)
 {
     struct fleet *f = p->sched->fleet;
+    struct fleet_graph graph = {p->key, p->r.model->graph_hash, p->others, p->n_others};
     int64_t sizes[4];
     int n = profile_sizes(p, sizes);
     bool ready = true;
     for (struct fleet_agent *a = fleet_first(f); a; a = a->next)
-        if (a->state == FLEET_ALIVE && !fleet_profile_ready(a, p->r.model->graph_hash, sizes, n))
+        if (a->state == FLEET_ALIVE && !fleet_profile_ready(a, &graph, sizes, n))
             ready = false;
     return fleet_links_ready(f) && ready;
 }
@@ -163,9 +205,11 @@ static void try_solve(struct planning *p)
         give_up(p, YK_INFEASIBLE, "no agent is alive: start one with `yoke-agent --scheduler=URL`");
         return;
     }
+    if (!p->key)
+        name_profile(p);
     if (!gathered(p) && net_now_us(s->net) - p->started_us < GATHER_US)
         return;
-    p->view = fleet_view(s->fleet, p->r.model->graph_hash);
+    p->view = fleet_view(s->fleet, p->key);
     p->source_index = -1;
     for (int32_t i = 0; p->source && i < p->view->n_agents; i++)
         if (strcmp(p->view->agents[i].name, p->source) == 0 || strcmp(p->view->agents[i].id, p->source) == 0)

@@ -269,20 +269,16 @@ static void unmap(void *arg)
     free(m);
 }
 
-static void get_output(struct rest *r, struct http_request *q)
+static void reply_file(struct rest *r, struct http_request *q, const char *file)
 {
-    int64_t id;
-    if (!job_segment(q, &id))
-        return;
-    char *path = sched_output_path(r->sched, id);
+    char *path = sched_output_path(r->sched, file);
     struct stat st;
-    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
     void *data = fd >= 0 && fstat(fd, &st) == 0 && st.st_size > 0
                      ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0)
                      : MAP_FAILED;
     if (data == MAP_FAILED) {
-        http_reply_error(q, 404, "NOTFOUND",
-            "job %lld has no output (it ended without one, still runs, or was not asked for)", (long long)id);
+        http_reply_error(q, 404, "NOTFOUND", "the output is not kept any more: outputs are removed after a day");
     } else {
         struct mapped *m = yk_xalloc(sizeof *m);
         *m = (struct mapped){data, (size_t)st.st_size};
@@ -291,6 +287,60 @@ static void get_output(struct rest *r, struct http_request *q)
     if (fd >= 0)
         close(fd);
     free(path);
+}
+
+/* A request for one output of a job. */
+struct wanted_output {
+    struct rest *rest;
+    struct pending *pending;
+    int64_t job;
+    char *name; /* NULL: the first */
+};
+
+static void on_outputs(void *arg, yk_err err, char *json)
+{
+    struct wanted_output *w = arg;
+    struct http_request *q = w->pending->request;
+    struct json *doc = NULL;
+    const char *file = NULL;
+    if (!err)
+        err = json_parse(json, strlen(json), &doc, NULL);
+    for (size_t i = 0; !err && i < json_len(doc) && !file; i++)
+        if (!w->name || strcmp(json_str(json_find(json_at(doc, i), "name"), ""), w->name) == 0)
+            file = json_str(json_find(json_at(doc, i), "file"), NULL);
+    if (q && file && !strchr(file, '/'))
+        reply_file(w->rest, q, file);
+    else if (q && !err && w->name)
+        http_reply_error(q, 404, "NOTFOUND", "job %lld has no output '%.80s'; /v1/jobs/%lld/outputs lists them",
+            (long long)w->job, w->name, (long long)w->job);
+    else if (q)
+        http_reply_error(q, 404, "NOTFOUND",
+            "job %lld has no output (it ended without one, still runs, or was not asked for)", (long long)w->job);
+    json_free(doc);
+    free(json);
+    free(w->pending);
+    free(w->name);
+    free(w);
+}
+
+static void get_output(struct rest *r, struct http_request *q)
+{
+    int64_t id;
+    char name[1024];
+    if (!job_segment(q, &id))
+        return;
+    struct wanted_output *w = yk_xalloc(sizeof *w);
+    *w = (struct wanted_output){.rest = r, .pending = wait_for(r, q, 200), .job = id};
+    if (http_query(q, "name", name, sizeof name))
+        w->name = yk_xstrdup(name);
+    sched_outputs(r->sched, id, on_outputs, w);
+}
+
+static void get_outputs(struct rest *r, struct http_request *q)
+{
+    int64_t id;
+    if (job_segment(q, &id))
+        sched_outputs(r->sched, id, reply_json, wait_for(r, q, 200));
 }
 
 /* ---- routing ---- */
@@ -310,6 +360,7 @@ static const struct route routes[] = {
     {"GET", "/v1/jobs/*/events", 0, NULL, get_events},
     {"GET", "/v1/jobs/*/plan", 0, NULL, get_plan},
     {"GET", "/v1/jobs/*/output", 0, NULL, get_output},
+    {"GET", "/v1/jobs/*/outputs", 0, NULL, get_outputs},
 };
 
 static bool path_matches(const struct http_request *q, const char *pattern)

@@ -1,3 +1,4 @@
+#include "scheduler/job_data.h"
 #include "scheduler/sched_priv.h"
 
 #include "common/log.h"
@@ -298,11 +299,13 @@ static yk_err check_request(struct sched *s, const struct job *j, bool needs_dat
 {
     if (!sched_model_find(s, j->model))
         return yk_fail(why, YK_NOTFOUND, "there is no model '%s' (`yoke models` lists them)", j->model);
-    if (needs_data && !j->data)
+    if (needs_data && !j->data && !j->n_inputs)
         return yk_fail(why, YK_INVAL, "data is missing: {\"blob\": SHA-256} or {\"name\": NAME}");
-    if (j->data_is_blob && !blobs_find(s->blobs, j->data, NULL))
-        return yk_fail(
-            why, YK_NOTFOUND, "data.blob: there is no such content; upload it with PUT /v1/blobs/SHA-256 first");
+    for (int i = 0; i < j->n_inputs; i++)
+        if (!blobs_find(s->blobs, j->inputs[i].data, NULL))
+            return yk_fail(why, YK_NOTFOUND,
+                "data.%s%.60s: there is no such content; upload it with PUT /v1/blobs/SHA-256 first",
+                j->inputs[i].name ? "inputs." : "blob", j->inputs[i].name ? j->inputs[i].name : "");
     if (j->labels && !blobs_find(s->blobs, j->labels, NULL))
         return yk_fail(why, YK_NOTFOUND, "data.labels: there is no such content");
     return YK_OK;
@@ -318,6 +321,8 @@ void sched_plan(struct sched *s, const char *request, size_t len, sched_on_text 
     struct model *m = err ? NULL : sched_model_find(s, j->model);
     if (!err)
         err = model_load(m, s->blobs, &why);
+    if (!err)
+        err = job_sizes(j, m->graph, &why);
     if (err) {
         job_free(j);
         fn(arg, err, why.text);
@@ -329,6 +334,7 @@ void sched_plan(struct sched *s, const char *request, size_t len, sched_on_text 
         .kind = j->kind,
         .source = j->source,
         .objective = j->objective,
+        .sizes = j->sizes,
         .batch = j->batch,
         .microbatch = j->microbatch,
         .deadline_ms = (double)j->deadline_ms,
@@ -396,13 +402,14 @@ yk_err sched_cancel(struct sched *s, int64_t job, struct yk_diag *why)
     return YK_OK;
 }
 
-char *sched_output_path(struct sched *s, int64_t job)
+void sched_outputs(struct sched *s, int64_t job, store_on_json fn, void *arg)
 {
-    char *path = yk_xasprintf("%s/job-%lld.npy", blobs_dir(s->blobs), (long long)job);
-    if (!jobs_find(s, job) && access(path, R_OK) == 0)
-        return path;
-    free(path);
-    return NULL;
+    store_outputs_of(s->store, job, fn, arg);
+}
+
+char *sched_output_path(struct sched *s, const char *file)
+{
+    return yk_xasprintf("%s/%s", blobs_dir(s->blobs), file);
 }
 
 /* ---- the fleet's callbacks ---- */

@@ -47,8 +47,9 @@ struct sched_waiter;
 struct sched_waiter *sched_events(
     struct sched *s, int64_t job, int64_t cursor, int64_t wait_ms, sched_on_text fn, void *arg);
 void sched_events_cancel(struct sched_waiter *w);
-/* Path of a job's output (.npy) for reading; NULL if there is none (yet). */
-char *sched_output_path(struct sched *s, int64_t job);
+/* [{"name", "file"}] of a job that has ended, first the model's first output; YK_NOTFOUND if it kept none. */
+void sched_outputs(struct sched *s, int64_t job, store_on_json fn, void *arg);
+char *sched_output_path(struct sched *s, const char *file); /* of an output's file; free() it */
 bool sched_job_known(const struct sched *s, int64_t job); /* there was one of this number */
 int sched_jobs_open(const struct sched *s);
 

@@ -65,6 +65,7 @@ struct planning_request {
     struct model *model;
     const char *kind, *source; /* source NULL: the planner's choice */
     enum solve_objective objective;
+    const int64_t *sizes; /* of the named dimensions but the batch; borrowed for the call of planning_start */
     int64_t batch, microbatch, samples;
     double deadline_ms;
     const bool *codec_allowed;

@@ -13,6 +13,7 @@ struct solve_request {
     const char *model;
     const char *job; /* "infer" | "batch" | "train" | "iterate" */
     enum solve_objective objective;
+    const int64_t *sizes;      /* by named dimension, the batch's is ignored; NULL: ones */
     int64_t batch;             /* samples of one step; for batch jobs the number per step that the user asked for */
     int64_t microbatch;        /* 0: the planner chooses among divisors-like candidates */
     int32_t source;            /* agent index, or -1: the planner picks it, input comes from yoked */

@@ -94,6 +94,8 @@ void store_list(struct store *s, const char *listing, int64_t job, store_on_json
 void store_events(struct store *s, int64_t job, int64_t cursor, store_on_json fn, void *arg);
 /* The plan (JSON) of a job, its newest; NULL json with YK_NOTFOUND if none. */
 void store_plan_of(struct store *s, int64_t job, store_on_json fn, void *arg);
+/* The outputs (JSON, as the job's row has them) of a job that has ended; YK_NOTFOUND if it has none. */
+void store_outputs_of(struct store *s, int64_t job, store_on_json fn, void *arg);
 
 /* ---- at start, before the loop runs: rows are valid during the call ---- */
 int64_t store_last_id(struct store *s, const char *table); /* 0 if empty */

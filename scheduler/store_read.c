@@ -146,6 +146,16 @@ void store_plan_of(struct store *s, int64_t job, store_on_json fn, void *arg)
     ask(s, q, fn, arg);
 }
 
+void store_outputs_of(struct store *s, int64_t job, store_on_json fn, void *arg)
+{
+    struct query *q = yk_xalloc(sizeof *q);
+    snprintf(q->sql, sizeof q->sql, "SELECT outputs FROM jobs WHERE id = ?1 AND ended_ms > 0 AND outputs <> ''");
+    q->params[0] = job;
+    q->n_params = 1;
+    q->as = AS_TEXT;
+    ask(s, q, fn, arg);
+}
+
 /* ---- at start ---- */
 
 int64_t store_last_id(struct store *s, const char *table)

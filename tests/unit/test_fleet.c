@@ -25,6 +25,8 @@ struct here {
     struct fake *all[4];
 };
 
+static const struct fleet_graph feed = {.key = "feed", .hash = "feed"};
+
 static void on_error(void *arg, int64_t job, yk_err err, const char *text)
 {
     struct here *h = arg;
@@ -528,12 +530,12 @@ static void profile_that_never_comes(void **state)
     run_ms(h, 500);
     struct fleet_agent *a = agent_of(h, "pc");
     /* The graph is not there, so the fake never answers. */
-    assert_false(fleet_profile_ready(a, "feed", sizes, 2));
+    assert_false(fleet_profile_ready(a, &feed, sizes, 2));
     run_ms(h, 1000);
-    assert_false(fleet_profile_ready(a, "feed", sizes, 2));
+    assert_false(fleet_profile_ready(a, &feed, sizes, 2));
     assert_int_equal(h->a.profiles, 1);
     run_ms(h, 180000);
-    assert_true(fleet_profile_ready(a, "feed", sizes, 2));
+    assert_true(fleet_profile_ready(a, &feed, sizes, 2));
 }
 
 /* It was asked, left, and came back: it must be asked again, not waited for. */
@@ -543,13 +545,13 @@ static void profile_asked_of_one_that_left(void **state)
     static const int64_t sizes[] = {1, 4};
     fake_start(&h->a);
     run_ms(h, 500);
-    assert_false(fleet_profile_ready(agent_of(h, "pc"), "feed", sizes, 2));
+    assert_false(fleet_profile_ready(agent_of(h, "pc"), &feed, sizes, 2));
     run_ms(h, 100);
     fake_kill(&h->a);
     run_ms(h, 100);
     fake_start(&h->a);
     run_ms(h, 1000);
-    fleet_profile_ready(agent_of(h, "pc"), "feed", sizes, 2);
+    fleet_profile_ready(agent_of(h, "pc"), &feed, sizes, 2);
     run_ms(h, 1000);
     assert_int_equal(h->a.profiles, 2);
 }
