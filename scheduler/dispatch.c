@@ -512,7 +512,7 @@ static void save_output(struct sched *s, struct job *j, struct job_output *o, in
         o->header = (int64_t)head.len;
         yk_buf_free(&head);
         free(j->outputs_json);
-        j->outputs_json = job_outputs_json(j);
+        j->outputs_json = job_data_outputs_json(j);
     }
     int64_t row = o->whole ? 0 : bytes / count;
     store_write_file(s->store, j->id, o->path, o->header + first * row, data, (size_t)bytes);

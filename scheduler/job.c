@@ -76,7 +76,7 @@ void job_free(struct job *j)
         free(j->given[i].name);
     free(j->given);
     free(j->sizes);
-    job_outputs_free(j);
+    job_data_free_outputs(j);
     free(j->mean);
     free(j->std);
     free(j->done_map);

@@ -53,7 +53,7 @@ static yk_err all_sized(const struct job *j, const struct graph *g, struct yk_di
     return YK_OK;
 }
 
-yk_err job_sizes(struct job *j, const struct graph *g, struct yk_diag *why)
+yk_err job_data_sizes(struct job *j, const struct graph *g, struct yk_diag *why)
 {
     yk_err err = given_sizes(j, g, why);
     return err ? err : all_sized(j, g, why);
@@ -164,7 +164,7 @@ static yk_err read_inputs(struct job *j, const struct graph *g, struct blobs *bl
 
 /* ---- outputs ---- */
 
-void job_outputs_free(struct job *j)
+void job_data_free_outputs(struct job *j)
 {
     for (int32_t i = 0; i < j->n_outputs; i++) {
         free(j->outputs[i].name);
@@ -187,7 +187,7 @@ static yk_err find_outputs(struct job *j, const struct graph *g, struct blobs *b
         graph_sizes(g, j->sizes, 2 + n, sizes);
         err = shapes_infer(g, sizes, NULL, &at[n], why);
     }
-    job_outputs_free(j);
+    job_data_free_outputs(j);
     j->n_outputs = err ? 0 : g->n_outputs;
     j->outputs = yk_xalloc(((size_t)g->n_outputs + 1) * sizeof *j->outputs);
     for (int32_t i = 0; i < j->n_outputs; i++) {
@@ -208,7 +208,7 @@ static yk_err find_outputs(struct job *j, const struct graph *g, struct blobs *b
     return err;
 }
 
-char *job_outputs_json(const struct job *j)
+char *job_data_outputs_json(const struct job *j)
 {
     struct yk_buf b = {0};
     struct json_out o;
@@ -230,7 +230,7 @@ char *job_outputs_json(const struct job *j)
     return b.failed ? yk_xstrdup("[]") : (char *)b.data;
 }
 
-yk_err job_resolve(struct job *j, const struct graph *g, struct blobs *blobs, struct yk_diag *why)
+yk_err job_data_resolve(struct job *j, const struct graph *g, struct blobs *blobs, struct yk_diag *why)
 {
     yk_err err = given_sizes(j, g, why);
     if (!err && j->n_inputs)

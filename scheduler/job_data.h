@@ -8,10 +8,10 @@
 
 /* Sizes of the named dimensions from the request alone, for a plan without data. Fills j->sizes. Errors name the
  * dimension and the flag. */
-yk_err job_sizes(struct job *j, const struct graph *g, struct yk_diag *why);
+yk_err job_data_sizes(struct job *j, const struct graph *g, struct yk_diag *why);
 /* Of a job: sizes from the request and the uploads, inputs by value, j->batch of an infer job, j->outputs. Again after
  * a restart, with the same answer. */
-yk_err job_resolve(struct job *j, const struct graph *g, struct blobs *blobs, struct yk_diag *why);
+yk_err job_data_resolve(struct job *j, const struct graph *g, struct blobs *blobs, struct yk_diag *why);
 
 /* One output of the model; a file of fixed slots by sample. */
 struct job_output {
@@ -19,8 +19,8 @@ struct job_output {
     bool whole;     /* not by sample: kept if one microbatch is all there is */
     int64_t header; /* bytes of the .npy header; 0 until it was written in this life of the daemon */
 };
-void job_outputs_free(struct job *j);
+void job_data_free_outputs(struct job *j);
 /* [{"name", "file"}] of those that were written. free() it. */
-char *job_outputs_json(const struct job *j);
+char *job_data_outputs_json(const struct job *j);
 
 #endif

@@ -400,7 +400,7 @@ void jobs_step(struct sched *s, struct job *j)
         }
         return;
     }
-    if (model_load(m, s->blobs, &why) || job_resolve(j, m->graph, s->blobs, &why)) {
+    if (model_load(m, s->blobs, &why) || job_data_resolve(j, m->graph, s->blobs, &why)) {
         jobs_fail(s, j, "%s", why.text);
         return;
     }

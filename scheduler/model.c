@@ -1,5 +1,6 @@
 #include "scheduler/model.h"
 
+#include "common/json.h"
 #include "common/onnx.h"
 
 #include <errno.h>
@@ -211,4 +212,46 @@ yk_err model_load(struct model *m, struct blobs *blobs, struct yk_diag *why)
         return YK_OK;
     yk_err err = blobs_map(blobs, m->graph_hash, &data, &bytes, why);
     return err ? err : reopen(data, (size_t)bytes, &m->graph, why);
+}
+
+static void put_values(struct json_out *o, const struct graph *g, const int32_t *ids, int32_t n)
+{
+    json_open(o, '[');
+    for (int32_t i = 0; i < n; i++) {
+        const struct value *v = &g->values[ids[i]];
+        json_open(o, '{');
+        json_put_key(o, "name");
+        json_put_str(o, v->name);
+        json_put_key(o, "dtype");
+        json_put_str(o, dtype_name(v->dtype));
+        json_put_key(o, "dims");
+        json_open(o, '[');
+        for (int k = 0; k < v->rank; k++) {
+            if (v->dims[k].sym >= 0)
+                json_put_str(o, g->syms[v->dims[k].sym]);
+            else if (v->dims[k].value >= 0)
+                json_put_i64(o, v->dims[k].value);
+            else
+                json_put_null(o);
+        }
+        json_close(o, ']');
+        json_close(o, '}');
+    }
+    json_close(o, ']');
+}
+
+void model_describe(const struct model *m, struct yk_buf *out)
+{
+    struct json_out o;
+    json_out_init(&o, out, 0);
+    json_open(&o, '{');
+    json_put_key(&o, "model");
+    json_put_str(&o, m->name);
+    json_put_key(&o, "graph");
+    json_put_str(&o, m->graph_hash);
+    json_put_key(&o, "inputs");
+    put_values(&o, m->graph, m->graph->inputs, m->graph->n_inputs);
+    json_put_key(&o, "outputs");
+    put_values(&o, m->graph, m->graph->outputs, m->graph->n_outputs);
+    json_close(&o, '}');
 }

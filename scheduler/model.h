@@ -31,4 +31,8 @@ void model_free(struct model *m);
 /* Opens the skeleton of a known model (after a restart). Quick. */
 yk_err model_load(struct model *m, struct blobs *blobs, struct yk_diag *why);
 
+/* {"model", "graph", "inputs": [{"name", "dtype", "dims": [number, name or null]}], "outputs": the same}; m is loaded.
+ */
+void model_describe(const struct model *m, struct yk_buf *out);
+
 #endif

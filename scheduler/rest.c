@@ -172,6 +172,21 @@ static void post_model(struct rest *r, struct http_request *q)
     json_free(doc);
 }
 
+static void get_model(struct rest *r, struct http_request *q)
+{
+    char name[512];
+    struct yk_buf b = {0};
+    struct yk_diag why = {0};
+    yk_err err = YK_OK;
+    if (!http_segment(q, 2, name, sizeof name))
+        http_reply_error(q, 400, "INVAL", "the model's name is malformed");
+    else if ((err = sched_model_describe(r->sched, name, &b, &why)))
+        http_reply_error(q, http_status_of(err), yk_err_name(err), "%s", why.text);
+    else
+        http_reply(q, 200, "application/json", b.data, b.len);
+    yk_buf_free(&b);
+}
+
 static void post_plan(struct rest *r, struct http_request *q)
 {
     sched_plan(r->sched, (const char *)q->body, q->body_len, reply_text, wait_for(r, q, 200));
@@ -353,6 +368,7 @@ static const struct route routes[] = {
     {"GET", "/v1/blobs/*", 0, NULL, get_blob},
     {"HEAD", "/v1/blobs/*", 0, NULL, get_blob},
     {"PUT", "/v1/blobs/*", BLOB_PART_LIMIT, "application/octet-stream", put_blob},
+    {"GET", "/v1/models/*", 0, NULL, get_model},
     {"POST", "/v1/plan", JOB_LIMIT, JSON_TYPE, post_plan},
     {"POST", "/v1/jobs", JOB_LIMIT, JSON_TYPE, post_job},
     {"GET", "/v1/jobs/*", 0, NULL, get_job},

@@ -311,6 +311,17 @@ static yk_err check_request(struct sched *s, const struct job *j, bool needs_dat
     return YK_OK;
 }
 
+yk_err sched_model_describe(struct sched *s, const char *name, struct yk_buf *out, struct yk_diag *why)
+{
+    struct model *m = sched_model_find(s, name);
+    if (!m)
+        return yk_fail(why, YK_NOTFOUND, "there is no model '%.80s' (`yoke models` lists them)", name);
+    yk_err err = model_load(m, s->blobs, why);
+    if (!err)
+        model_describe(m, out);
+    return err;
+}
+
 void sched_plan(struct sched *s, const char *request, size_t len, sched_on_text fn, void *arg)
 {
     struct yk_diag why = {0};
@@ -322,7 +333,7 @@ void sched_plan(struct sched *s, const char *request, size_t len, sched_on_text 
     if (!err)
         err = model_load(m, s->blobs, &why);
     if (!err)
-        err = job_sizes(j, m->graph, &why);
+        err = job_data_sizes(j, m->graph, &why);
     if (err) {
         job_free(j);
         fn(arg, err, why.text);

@@ -37,6 +37,8 @@ void sched_blob_part(struct sched *s, const char *hash, int64_t offset, int64_t 
 void sched_blob_state(struct sched *s, const char *hash, sched_on_text fn, void *arg);
 /* The row of the model. */
 void sched_model_add(struct sched *s, const char *name, const char *blob, sched_on_text fn, void *arg);
+/* What a model takes and gives (model_describe) into out. */
+yk_err sched_model_describe(struct sched *s, const char *name, struct yk_buf *out, struct yk_diag *why);
 /* A plan for a request like a job's (data not needed). */
 void sched_plan(struct sched *s, const char *request, size_t len, sched_on_text fn, void *arg);
 /* {"job":N} once it is durable. */
@@ -50,7 +52,7 @@ void sched_events_cancel(struct sched_waiter *w);
 /* [{"name", "file"}] of a job that has ended, first the model's first output; YK_NOTFOUND if it kept none. */
 void sched_outputs(struct sched *s, int64_t job, store_on_json fn, void *arg);
 char *sched_output_path(struct sched *s, const char *file); /* of an output's file; free() it */
-bool sched_job_known(const struct sched *s, int64_t job); /* there was one of this number */
+bool sched_job_known(const struct sched *s, int64_t job);   /* there was one of this number */
 int sched_jobs_open(const struct sched *s);
 
 #endif

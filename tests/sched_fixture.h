@@ -225,7 +225,9 @@ static void wait_results(struct here *h, const struct fake *f, int n, int64_t li
 /* Every sample is there, once, in its place. */
 static void expect_output(struct here *h, int64_t id, int64_t samples)
 {
-    char *path = sched_output_path(h->s, id);
+    char file[40];
+    snprintf(file, sizeof file, "job-%lld.npy", (long long)id);
+    char *path = sched_output_path(h->s, file);
     size_t len;
     struct npy npy;
     assert_non_null(path);

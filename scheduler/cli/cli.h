@@ -15,6 +15,7 @@ struct cli_opts {
     char *preset, *preprocess, *resize, *crop, *interpolation, *labels; /* of images: images.h reads them */
     char *dump;
     struct conf_strs inputs, outputs; /* of commands that take several: tensors.h reads them */
+    struct conf_strs sizes;           /* NAME=N of named dimensions */
     int objective;
     int64_t batch, deadline_ms, threads, repeat;
     bool explain, watch, ops;

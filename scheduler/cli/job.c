@@ -60,6 +60,24 @@ yk_err job_request(struct cli *c, const char *kind, struct json_out *out, struct
     put_i64(out, "deadline_ms", o->deadline_ms);
     put_list(out, "codec", o->codec);
     put_list(out, "pin", o->pin);
+    for (int i = 0; i < o->sizes.n; i++) {
+        const char *equals = strrchr(o->sizes.at[i], '=');
+        char *end = NULL;
+        long long n = equals ? strtoll(equals + 1, &end, 10) : 0;
+        if (!equals || *end || n < 1)
+            return yk_fail(
+                why, YK_INVAL, "--size=%s: NAME=N, a named dimension of the model and its size", o->sizes.at[i]);
+        if (i == 0) {
+            json_put_key(out, "sizes");
+            json_open(out, '{');
+        }
+        char *name = yk_xasprintf("%.*s", (int)(equals - o->sizes.at[i]), o->sizes.at[i]);
+        json_put_key(out, name);
+        json_put_i64(out, n);
+        free(name);
+        if (i + 1 == o->sizes.n)
+            json_close(out, '}');
+    }
     if (o->microbatch_text && strcmp(o->microbatch_text, "auto") != 0) {
         char *end;
         long long n = strtoll(o->microbatch_text, &end, 10);
@@ -156,10 +174,27 @@ yk_err job_run(struct cli *c, const struct yk_buf *request, char *id, struct jso
     return job_watch(c, id, row, why);
 }
 
-yk_err job_save_output(struct cli *c, const char *id, const char *path, struct yk_diag *why)
+char *job_percent(const char *text)
+{
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~";
+    struct yk_buf b = {0};
+    for (; *text; text++)
+        if (strchr(plain, *text))
+            yk_buf_add(&b, text, 1);
+        else
+            yk_buf_printf(&b, "%%%02X", (unsigned char)*text);
+    yk_buf_add(&b, "", 1);
+    return b.failed ? yk_xstrdup("") : (char *)b.data;
+}
+
+yk_err job_save_output(struct cli *c, const char *id, const char *name, const char *path, struct yk_diag *why)
 {
     struct yk_buf bytes = {0};
-    char *from = job_path(id, "/output");
+    char *query = name ? job_percent(name) : NULL,
+         *tail = yk_xasprintf("/output%s%s", name ? "?name=" : "", name ? query : "");
+    char *from = job_path(id, tail);
+    free(query);
+    free(tail);
     yk_err err = cli_rest_download(c, from, &bytes, why);
     if (!err)
         err = cli_write_file(path, bytes.data, bytes.len, why);

@@ -13,8 +13,10 @@ yk_err job_request(struct cli *c, const char *kind, struct json_out *out, struct
 yk_err job_watch(struct cli *c, const char *id, struct json **row, struct yk_diag *why);
 /* Posts the request and follows it. id: 24 bytes. */
 yk_err job_run(struct cli *c, const struct yk_buf *request, char *id, struct json **row, struct yk_diag *why);
-/* GET .../output into a file. */
-yk_err job_save_output(struct cli *c, const char *id, const char *path, struct yk_diag *why);
+/* GET .../output into a file; name NULL: the model's first output. */
+yk_err job_save_output(struct cli *c, const char *id, const char *name, const char *path, struct yk_diag *why);
+/* text as a segment or a query value of an address; free() it. */
+char *job_percent(const char *text);
 void job_print_events(struct cli *c, const char *id);
 void job_print_json(const struct json *j, int indent);
 

@@ -32,7 +32,6 @@
 #define KEY_PLAN                                                                                                       \
     KEY("plan", CONF_STR, NULL, "Run exactly this plan (what `yoke plan --json` printed, edited or not).", plan, NULL, \
         "FILE.json")
-#define KEY_INPUT KEY("input", CONF_STR, NULL, "The input, a .npy file.", input, NULL, "x.npy")
 #define KEY_OUTPUT KEY("output", CONF_STR, NULL, "Where the output goes, a .npy file.", output, NULL, "y.npy")
 #define KEY_INPUTS                                                                                             \
     KEY("input", CONF_STRS, NULL,                                                                              \
@@ -41,6 +40,9 @@
 #define KEY_OUTPUTS                                                                                          \
     KEY("output", CONF_STRS, NULL, "Where an output goes: a .npy file, or a folder for all.", outputs, NULL, \
         "[NAME=]y.npy|FOLDER/")
+#define KEY_SIZE                                                                                                  \
+    KEY("size", CONF_STRS, NULL, "The size of a named dimension of the model other than the batch.", sizes, NULL, \
+        "NAME=N")
 #define KEY_DATA                                                                                                 \
     KEY("data", CONF_STR, NULL, "A folder or file here, or a name under a data root of the source.", data, NULL, \
         "PATH|NAME")
@@ -72,12 +74,12 @@ static const struct conf_key keys_job[] = {
     KEY("watch", CONF_BOOL, NULL, "Follow the job until it ends.", watch, NULL, NULL)};
 static const struct conf_key keys_plan[] = {
     KEY("job", CONF_STR, "batch", "Kind of job: infer or batch.", job, NULL, "KIND"), KEY_OBJECTIVE(NULL),
-    KEY_BATCH("1"), KEY_MICROBATCH, KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN,
+    KEY_BATCH("1"), KEY_MICROBATCH, KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN, KEY_SIZE,
     KEY("explain", CONF_BOOL, NULL, "Say why this plan.", explain, NULL, NULL)};
 static const struct conf_key keys_infer[] = {
-    KEY_INPUT, KEY_OUTPUT, KEY_OBJECTIVE("latency"), KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN};
+    KEY_INPUTS, KEY_OUTPUTS, KEY_OBJECTIVE("latency"), KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN};
 static const struct conf_key keys_batch[] = {KEY_DATA, KEY_SPLIT, KEY_SOURCE, KEY_BATCH("64"), KEY_MICROBATCH,
-    KEY_OUTPUT, KEY_OBJECTIVE("throughput"), KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_MEAN, KEY_STD, KEY_PLAN};
+    KEY_OUTPUT, KEY_OBJECTIVE("throughput"), KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_SIZE};
 static const struct conf_key keys_local_infer[] = {
     KEY_INPUTS, KEY_OUTPUTS, KEY_LABELS, KEYS_IMAGE, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_THREADS, KEY_BACKEND};
 static const struct conf_key keys_local_batch[] = {KEY_DATA, KEY_SPLIT, KEY_BATCH("64"), KEY_MICROBATCH, KEY_OUTPUT,
@@ -99,7 +101,7 @@ static const struct cli_command commands[] = {
     {"jobs", "", "Jobs, newest first.", NO_KEYS, 0, 0, cli_jobs},
     {"model add", "FILE.onnx", "Give yoked a model.", KEYS(keys_model_add), 1, 1, cli_model_add},
     {"plan", "MODEL", "Where the stages would go, and why.", KEYS(keys_plan), 1, 1, cli_plan},
-    {"infer", "MODEL --input=x.npy", "Run one input.", KEYS(keys_infer), 1, 1, cli_infer},
+    {"infer", "MODEL --input=[NAME=]x.npy", "Run one sample or batch.", KEYS(keys_infer), 1, 1, cli_infer},
     {"batch", "MODEL --data=PATH|NAME", "Run a whole data set.", KEYS(keys_batch), 1, 1, cli_batch},
     {"job", "ID", "One job: state, progress, events.", KEYS(keys_job), 1, 1, cli_job},
     {"cancel", "ID", "End a job.", NO_KEYS, 1, 1, cli_cancel},

@@ -1,17 +1,13 @@
-/* Commands that give the scheduler something: model add, plan, infer, batch. */
+/* Commands that give the scheduler something: model add, plan, batch. */
 #include "scheduler/cli/datasets.h"
 #include "scheduler/cli/job.h"
 #include "scheduler/cli/rest.h"
 #include "scheduler/cli/table.h"
 
-#include "common/npy.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define INPUT_LIMIT ((size_t)4 << 30)
 
 int cli_model_add(struct cli *c)
 {
@@ -89,63 +85,6 @@ int cli_plan(struct cli *c)
     return err ? cli_fail(err, &why) : CLI_DONE;
 }
 
-/* Takes a named output apart from what was asked for, so that nothing is kept by the scheduler in vain. */
-static void put_wants(struct cli *c, struct json_out *out, bool accuracy)
-{
-    json_put_key(out, "outputs");
-    json_put_bool(out, c->o.output != NULL);
-    json_put_key(out, "accuracy");
-    json_put_bool(out, accuracy);
-}
-
-int cli_infer(struct cli *c)
-{
-    struct yk_diag why = {0};
-    struct yk_buf body = {0};
-    struct json_out out;
-    struct json *row = NULL;
-    uint8_t *file = NULL;
-    size_t len = 0;
-    struct npy npy;
-    char hash[65], id[24], text[128];
-    if (!c->o.input) {
-        fprintf(stderr, "yoke: infer needs --input=x.npy\n");
-        return CLI_USAGE;
-    }
-    yk_err err = cli_read_file(c->o.input, INPUT_LIMIT, &file, &len, &why);
-    if (!err && (err = npy_parse(file, len, (int64_t)len, &npy, &why)))
-        err = yk_wrap(&why, err, "%s", c->o.input);
-    if (!err)
-        err = cli_rest_upload(c, c->o.input, file, len, hash, &why);
-    if (err)
-        goto out;
-    c->o.batch = npy.shape.rank > 0 ? npy.shape.dims[0] : 1;
-    json_out_init(&out, &body, 0);
-    if ((err = job_request(c, "infer", &out, &why)))
-        goto out;
-    json_put_key(&out, "data");
-    json_open(&out, '{');
-    json_put_key(&out, "blob");
-    json_put_str(&out, hash);
-    json_close(&out, '}');
-    put_wants(c, &out, false);
-    json_close(&out, '}');
-    if ((err = job_run(c, &body, id, &row, &why)))
-        goto out;
-    if (c->o.output && (err = job_save_output(c, id, c->o.output, &why)))
-        goto out;
-    shape_text(&npy.shape, text, sizeof text);
-    if (c->o.json)
-        job_print_json(row, 0);
-    else
-        printf("job %s: %s done%s%s\n", id, text, c->o.output ? ", output in " : "", c->o.output ? c->o.output : "");
-out:
-    json_free(row);
-    yk_buf_free(&body);
-    free(file);
-    return err ? cli_fail(err, &why) : CLI_DONE;
-}
-
 int cli_batch(struct cli *c)
 {
     struct yk_diag why = {0};
@@ -163,11 +102,14 @@ int cli_batch(struct cli *c)
         err = datasets_submit(c, &out, &why);
     if (err)
         goto out;
-    put_wants(c, &out, true);
+    json_put_key(&out, "outputs");
+    json_put_bool(&out, c->o.output != NULL);
+    json_put_key(&out, "accuracy");
+    json_put_bool(&out, true);
     json_close(&out, '}');
     if ((err = job_run(c, &body, id, &row, &why)))
         goto out;
-    if (c->o.output && (err = job_save_output(c, id, c->o.output, &why)))
+    if (c->o.output && (err = job_save_output(c, id, NULL, c->o.output, &why)))
         goto out;
     json_out_init(&out, &result, 0);
     json_open(&out, '{');

@@ -66,7 +66,7 @@ static void requests(void **state)
               "\"std\":[0.25]},\"source\":\"pc\",\"batch\":128,\"microbatch\":8,\"objective\":\"latency\","
               "\"deadline_ms\":250,\"codec\":[\"fp16\"],\"pin\":[\"last\"],\"outputs\":true}");
     assert_string_equal(j->data, "d");
-    assert_false(j->data_is_blob);
+    assert_int_equal(j->n_inputs, 0);
     assert_string_equal(j->split, "train");
     assert_int_equal(j->n_mean, 1);
     assert_true(j->mean[0] == 0.5 && j->std[0] == 0.25);

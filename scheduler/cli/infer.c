@@ -1,0 +1,131 @@
+/* `yoke infer`: one sample or batch through the scheduler. */
+#include "common/npy.h"
+#include "scheduler/cli/job.h"
+#include "scheduler/cli/rest.h"
+#include "scheduler/cli/tensors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct infer {
+    struct json *model; /* what it takes and gives */
+    const char **in, **out;
+    int n_in, n_out;
+    const char **in_paths;
+    char **out_paths;
+    bool keep; /* some output is wanted */
+};
+
+static void infer_free(struct infer *f)
+{
+    for (int i = 0; f->out_paths && i < f->n_out; i++)
+        free(f->out_paths[i]);
+    free(f->out_paths);
+    free(f->in_paths);
+    free(f->in);
+    free(f->out);
+    json_free(f->model);
+}
+
+static const char **names_of(const struct json *list, int *n)
+{
+    *n = (int)json_len(list);
+    const char **names = yk_xalloc(((size_t)*n + 1) * sizeof *names);
+    for (int i = 0; i < *n; i++)
+        names[i] = json_str(json_find(json_at(list, (size_t)i), "name"), "");
+    return names;
+}
+
+/* Which file is which input and output. */
+static yk_err pair(struct cli *c, struct infer *f, struct yk_diag *why)
+{
+    char *name = job_percent(c->args.at[0]), *path = yk_xasprintf("/v1/models/%s", name);
+    yk_err err = cli_rest_call(c, "GET", path, NULL, &f->model, why);
+    free(path);
+    free(name);
+    if (err)
+        return err;
+    f->in = names_of(json_find(f->model, "inputs"), &f->n_in);
+    f->out = names_of(json_find(f->model, "outputs"), &f->n_out);
+    f->in_paths = yk_xalloc(((size_t)f->n_in + 1) * sizeof *f->in_paths);
+    f->out_paths = yk_xalloc(((size_t)f->n_out + 1) * sizeof *f->out_paths);
+    err = tensors_inputs(&c->o.inputs, f->in, f->n_in, f->in_paths, why);
+    if (!err)
+        err = tensors_outputs(&c->o.outputs, f->out, f->n_out, f->out_paths, why);
+    for (int i = 0; !err && i < f->n_out; i++)
+        f->keep = f->keep || f->out_paths[i];
+    return err;
+}
+
+/* Uploads the inputs and puts them into the request. */
+static yk_err put_inputs(struct cli *c, const struct infer *f, struct json_out *out, struct yk_diag *why)
+{
+    yk_err err = YK_OK;
+    json_put_key(out, "data");
+    json_open(out, '{');
+    json_put_key(out, "inputs");
+    json_open(out, '{');
+    for (int i = 0; i < f->n_in && !err; i++) {
+        uint8_t *file = NULL;
+        size_t len = 0;
+        struct npy npy;
+        char hash[65];
+        err = cli_read_file(f->in_paths[i], (size_t)TENSORS_FILE_LIMIT, &file, &len, why);
+        if (!err && (err = npy_parse(file, len, (int64_t)len, &npy, why)))
+            yk_wrap(why, err, "%s", f->in_paths[i]);
+        if (!err)
+            err = cli_rest_upload(c, f->in_paths[i], file, len, hash, why);
+        if (!err) {
+            json_put_key(out, f->in[i]);
+            json_put_str(out, hash);
+        }
+        free(file);
+    }
+    json_close(out, '}');
+    json_close(out, '}');
+    return err;
+}
+
+int cli_infer(struct cli *c)
+{
+    struct yk_diag why = {0};
+    struct yk_buf body = {0};
+    struct json_out out;
+    struct json *row = NULL;
+    struct infer f = {0};
+    char id[24];
+    if (!c->o.inputs.n) {
+        fprintf(stderr, "yoke: infer needs --input=x.npy\n");
+        return CLI_USAGE;
+    }
+    yk_err err = pair(c, &f, &why);
+    if (err)
+        goto out;
+    json_out_init(&out, &body, 0);
+    if ((err = job_request(c, "infer", &out, &why)) || (err = put_inputs(c, &f, &out, &why)))
+        goto out;
+    json_put_key(&out, "outputs");
+    json_put_bool(&out, f.keep);
+    json_close(&out, '}');
+    if ((err = job_run(c, &body, id, &row, &why)))
+        goto out;
+    for (int i = 0; i < f.n_out && !err; i++)
+        if (f.out_paths[i])
+            err = job_save_output(c, id, f.out[i], f.out_paths[i], &why);
+    if (err)
+        goto out;
+    if (c->o.json) {
+        job_print_json(row, 0);
+        goto out;
+    }
+    printf("job %s: %lld samples, %.1f samples/s\n", id, (long long)json_i64(json_find(row, "samples"), 0),
+        json_f64(json_find(row, "images_per_s"), 0));
+    for (int i = 0; i < f.n_out; i++)
+        if (f.out_paths[i])
+            printf("  %s in %s\n", f.out[i], f.out_paths[i]);
+out:
+    json_free(row);
+    yk_buf_free(&body);
+    infer_free(&f);
+    return err ? cli_fail(err, &why) : CLI_DONE;
+}
