@@ -174,8 +174,11 @@ static void open_done(void *arg)
     if (!r->over && r->err) {
         stop(p, r->err);
     } else if (!r->over) {
-        struct wire_run_started w = {
-            .generation = p->generation, .job = r->w->job, .samples = r->samples, .microbatches = r->microbatches};
+        struct wire_run_started w = {.generation = p->generation,
+            .job = r->w->job,
+            .samples = r->samples,
+            .microbatches = r->microbatches,
+            .note = r->data.note};
         r->open = true;
         control_send(p->agent, WIRE_TYPE_run_started, &w);
     }

@@ -2,6 +2,7 @@
 
 #include "common/hash.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,7 +70,11 @@ static yk_err check_whole(const struct pipeline *p, const struct source_input *i
 static yk_err open_one(struct source_data *d, struct source_input *in, const struct pipeline *p,
     const struct wire_run *w, struct yk_diag *why)
 {
+    struct preprocess how;
+    struct data_target target;
     struct data_options o = {.split = w->split[0] ? w->split : NULL,
+        .preprocess = &how,
+        .target = &target,
         .mean = w->mean.at,
         .n_mean = (int)w->mean.n,
         .std = w->std.at,
@@ -79,15 +84,24 @@ static yk_err open_one(struct source_data *d, struct source_input *in, const str
         yk_err err = npy_parse(cache_data(in->blob), len, (int64_t)len, &in->npy, why);
         return err ? yk_wrap(why, err, "input '%.80s'", input_name(p, in->position)) : check_whole(p, in, why);
     }
+    preprocess_init(&how);
+    data_target_of(p->graph, p->graph->inputs[in->position], &target);
+    const struct shape *full = &p->at[0].shapes.of[p->graph->inputs[in->position]];
+    for (int i = 1; i < target.rank && target.rank == full->rank; i++)
+        target.dims[i] = full->dims[i]; /* named ones too: the stages are loaded for these sizes */
+    yk_err err = YK_OK;
+    if (w->preprocess[0] && (err = preprocess_parse_text(w->preprocess, strlen(w->preprocess), &how, why)))
+        return yk_wrap(why, err, "preprocessing");
     if (w->inputs.n > 1) /* pixels and their normalisation belong to a single input */
         o.n_mean = o.n_std = 0;
     bool labels = d->labels && !d->labelled;
-    yk_err err = in->blob
-                     ? data_open_memory(cache_data(in->blob), cache_len(in->blob),
-                           labels ? cache_data(d->labels) : NULL, labels ? cache_len(d->labels) : 0, &o, &in->set, why)
-                     : data_open_below((const char *const *)p->agent->data_roots, w->data, &o, &in->set, why);
+    err = in->blob ? data_open_memory(cache_data(in->blob), cache_len(in->blob), labels ? cache_data(d->labels) : NULL,
+                         labels ? cache_len(d->labels) : 0, &o, &in->set, why)
+                   : data_open_below((const char *const *)p->agent->data_roots, w->data, &o, &in->set, why);
     if (!err)
         err = check_samples(p, in, why);
+    if (!err && data_note(in->set))
+        snprintf(d->note, sizeof d->note, "%s", data_note(in->set));
     if (!err && data_labelled(in->set))
         d->labelled = in->set;
     return err;

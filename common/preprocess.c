@@ -287,6 +287,29 @@ void preprocess_put(const struct preprocess *p, struct json_out *out)
     json_close(out, '}');
 }
 
+yk_err preprocess_normal(const struct json *o, char **text, struct yk_diag *why)
+{
+    struct preprocess p;
+    struct yk_buf buf = {0};
+    struct json_out out;
+    *text = NULL;
+    if (!o || json_kind(o) == JSON_NULL)
+        return YK_OK;
+    preprocess_init(&p);
+    yk_err err = preprocess_parse(o, &p, why);
+    if (err)
+        return yk_wrap(why, err, "preprocess");
+    json_out_init(&out, &buf, 0);
+    preprocess_put(&p, &out);
+    yk_buf_add(&buf, "", 1);
+    if (buf.failed) {
+        yk_buf_free(&buf);
+        return yk_fail(why, YK_NOMEM, "no memory for preprocessing");
+    }
+    *text = (char *)buf.data;
+    return YK_OK;
+}
+
 void preprocess_resized(const struct preprocess *p, int64_t height, int64_t width, int64_t *out_h, int64_t *out_w)
 {
     int64_t side = p->resize[0];

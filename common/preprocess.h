@@ -34,6 +34,8 @@ yk_err preprocess_parse_text(const char *text, size_t len, struct preprocess *p,
 yk_err preprocess_set(struct preprocess *p, const char *key, const char *text, struct yk_diag *why);
 /* One object with every key that differs from preprocess_init. */
 void preprocess_put(const struct preprocess *p, struct json_out *out);
+/* Checks o and writes it again with preprocess_put; NULL for NULL or null. *text: free(). */
+yk_err preprocess_normal(const struct json *o, char **text, struct yk_diag *why);
 /* The size that an image of height x width is resized to: torchvision's rule for the shorter side. */
 void preprocess_resized(const struct preprocess *p, int64_t height, int64_t width, int64_t *out_h, int64_t *out_w);
 

@@ -142,12 +142,14 @@
     F(BOOL, blob, _) F(STR, labels, _) /* blob SHA-256 of labels (npy), "" none */ \
     F(LIST, inputs, input)    /* uploaded, every graph input; empty: data is that of the first and only one */ \
     F(STR, split, _) F(F64S, mean, _) F(F64S, std, _) \
+    F(STR, preprocess, _)     /* JSON, what becomes of images; "" nothing */ \
     F(I64, first, _) F(I64, count, _) /* count 0: to the end */ \
     F(I64, microbatch, _) \
     F(I64S, done, _)          /* microbatches that already have a result, as [first, last] pairs */ \
     F(BOOL, want_outputs, _) F(BOOL, want_accuracy, _) F(I64, timeout_ms, _)
 /* source -> yoked: the data set was opened. */
-#define WIRE_run_started(F) F(I64, generation, _) F(STR, job, _) F(I64, samples, _) F(I64, microbatches, _)
+#define WIRE_run_started(F) F(I64, generation, _) F(STR, job, _) F(I64, samples, _) F(I64, microbatches, _) \
+    F(STR, note, _)           /* what the source decided without being asked, for people; "" nothing */
 /* source -> yoked, on the control connection if no outputs are wanted, else head of a data stream whose body is the
  * tensors at their offsets (64-byte aligned); it ends with the last byte of the last one. */
 #define WIRE_result(F) \

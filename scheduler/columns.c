@@ -50,6 +50,7 @@ static const struct column models[] = {
     {"weight_bytes", I, "WEIGHTS", "bytes", false},
     {"inputs", T, "INPUTS", "", false},
     {"outputs", T, "OUTPUTS", "", false},
+    {"preprocess", T, "PREPROCESS", "", true},
     {"created_at", T, "ADDED", "time", false},
 };
 

@@ -377,6 +377,7 @@ static yk_err send_run(struct sched *s, struct generation *g, int64_t count)
     for (int i = 0; i < j->n_inputs; i++)
         inputs[i] = (struct wire_input){j->inputs[i].value, j->inputs[i].data, j->inputs[i].whole};
     snprintf(id, sizeof id, "%lld", (long long)j->id);
+    const struct model *model = sched_model_find(s, j->model);
     struct wire_run run = {.term = store_term(s->store),
         .generation = g->id,
         .job = id,
@@ -386,6 +387,9 @@ static yk_err send_run(struct sched *s, struct generation *g, int64_t count)
         .split = j->split ? j->split : "t10k",
         .mean = {j->mean, (size_t)j->n_mean},
         .std = {j->std, (size_t)j->n_std},
+        .preprocess = j->preprocess ? j->preprocess
+                      : model       ? model->preprocess
+                                    : NULL,
         .count = count,
         .microbatch = j->microbatch,
         .done = {done, n},
@@ -478,6 +482,8 @@ static void on_run_started(struct sched *s, struct generation *g, const struct w
     if (first)
         jobs_event(s, j->id, "started", "%lld samples, %lld microbatches of %lld", (long long)j->samples,
             (long long)j->microbatches, (long long)j->microbatch);
+    if (first && m->note[0])
+        jobs_event(s, j->id, "note", "%.300s", m->note);
     if (j->samples == 0)
         jobs_finish(s, j);
 }

@@ -1,6 +1,7 @@
 #include "scheduler/job.h"
 
 #include "common/hash.h"
+#include "common/preprocess.h"
 #include "scheduler/job_data.h"
 
 #include <stdio.h>
@@ -61,7 +62,8 @@ void job_free(struct job *j)
 {
     if (!j)
         return;
-    char *const texts[] = {j->kind, j->model, j->source, j->request, j->data, j->labels, j->split, j->outputs_json};
+    char *const texts[] = {
+        j->kind, j->model, j->source, j->request, j->data, j->labels, j->split, j->preprocess, j->outputs_json};
     for (size_t i = 0; i < YK_COUNT(texts); i++)
         free(texts[i]);
     for (int32_t i = 0; i < j->n_forms; i++)
@@ -152,7 +154,7 @@ static yk_err parse_sizes(const struct json *o, struct job *j, struct yk_diag *w
 
 static yk_err parse_data(const struct json *d, struct job *j, struct yk_diag *why)
 {
-    static const char *const known[] = {"blob", "inputs", "labels", "name", "split", "mean", "std", NULL};
+    static const char *const known[] = {"blob", "inputs", "labels", "name", "split", "mean", "std", "preprocess", NULL};
     char *blob = NULL;
     const struct json *inputs = json_find(d, "inputs");
     if (!d || json_kind(d) != JSON_OBJECT)
@@ -171,6 +173,8 @@ static yk_err parse_data(const struct json *d, struct job *j, struct yk_diag *wh
         err = get_numbers(d, "mean", &j->mean, &j->n_mean, why);
     if (!err)
         err = get_numbers(d, "std", &j->std, &j->n_std, why);
+    if (!err)
+        err = preprocess_normal(json_find(d, "preprocess"), &j->preprocess, why);
     if (!err && (blob != NULL) + (j->data != NULL) + (inputs != NULL) != 1)
         err = yk_fail(why, YK_INVAL, "data has one of blob, inputs and name");
     if (!err && blob && !hash_is_hex(blob))

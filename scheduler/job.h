@@ -36,7 +36,8 @@ struct job {
     int64_t deadline_ms;       /* the client's; 0 none */
     bool codec_allowed[3], pin_first, pin_last;
     bool want_outputs, want_accuracy;
-    char *data, *labels, *split; /* data: a name under a data root; NULL if it was uploaded. labels: a blob */
+    char *data, *labels, *split,
+        *preprocess; /* data: a name under a data root; NULL if it was uploaded. labels: a blob */
     struct job_input {
         char *name, *data; /* name: NULL until it is resolved, if it was the only one; data: a blob */
         int32_t value;

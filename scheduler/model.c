@@ -28,6 +28,7 @@ void model_free(struct model *m)
     free(m->name);
     free(m->inputs);
     free(m->outputs);
+    free(m->preprocess);
     free(m);
 }
 
@@ -253,5 +254,10 @@ void model_describe(const struct model *m, struct yk_buf *out)
     put_values(&o, m->graph, m->graph->inputs, m->graph->n_inputs);
     json_put_key(&o, "outputs");
     put_values(&o, m->graph, m->graph->outputs, m->graph->n_outputs);
+    json_put_key(&o, "preprocess");
+    if (m->preprocess)
+        json_put_raw(&o, m->preprocess, strlen(m->preprocess));
+    else
+        json_put_null(&o);
     json_close(&o, '}');
 }

@@ -12,6 +12,7 @@ struct model {
     char graph_hash[65], blob_hash[65];
     struct graph *graph;    /* the skeleton; NULL until it is needed after a restart */
     char *inputs, *outputs; /* for people: "x float32[N,1,28,28]" */
+    char *preprocess;       /* JSON, what becomes of images; NULL: nothing is kept */
     int64_t bytes, nodes, weight_bytes;
 };
 
@@ -31,7 +32,8 @@ void model_free(struct model *m);
 /* Opens the skeleton of a known model (after a restart). Quick. */
 yk_err model_load(struct model *m, struct blobs *blobs, struct yk_diag *why);
 
-/* {"model", "graph", "inputs": [{"name", "dtype", "dims": [number, name or null]}], "outputs": the same}; m is loaded.
+/* {"model", "graph", "inputs": [{"name", "dtype", "dims": [number, name or null]}], "outputs": the same, "preprocess":
+ * {..} or null}; m is loaded.
  */
 void model_describe(const struct model *m, struct yk_buf *out);
 

@@ -152,7 +152,7 @@ void sched_blob_state(struct sched *s, const char *hash, sched_on_text fn, void 
 
 struct adding {
     struct sched *s;
-    char *name, blob[65];
+    char *name, *preprocess, blob[65];
     struct model *model;
     struct model_blob *slices;
     size_t n_slices;
@@ -192,6 +192,8 @@ static void add_answer(void *arg, yk_err err, char *json)
     json_put_str(&o, m->inputs);
     json_put_key(&o, "outputs");
     json_put_str(&o, m->outputs);
+    json_put_key(&o, "preprocess");
+    json_put_str(&o, m->preprocess);
     json_close(&o, '}');
     yk_buf_add(&b, "", 1);
     a->fn(a->arg, err, b.failed ? "{}" : (char *)b.data);
@@ -212,12 +214,15 @@ static void add_done(void *arg)
     struct sched *s = a->s;
     if (a->err) {
         a->fn(a->arg, a->err, a->why.text);
+        free(a->preprocess);
         free(a->name);
         free(a);
         return;
     }
     struct model *m = a->model;
     m->name = yk_xstrdup(a->name);
+    m->preprocess = a->preprocess;
+    a->preprocess = NULL;
     m->id = ++s->next_model;
     for (size_t i = 0; i < a->n_slices; i++) {
         blobs_add(s->blobs, a->slices[i].hash, a->slices[i].file, a->slices[i].at, a->slices[i].bytes);
@@ -232,6 +237,7 @@ static void add_done(void *arg)
         .blob_hash = m->blob_hash,
         .inputs = m->inputs,
         .outputs = m->outputs,
+        .preprocess = m->preprocess,
         .bytes = m->bytes,
         .nodes = m->nodes,
         .weight_bytes = m->weight_bytes};
@@ -248,7 +254,8 @@ static bool valid_name(const char *name)
     return strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@") == n && name[0] != '.';
 }
 
-void sched_model_add(struct sched *s, const char *name, const char *blob, sched_on_text fn, void *arg)
+void sched_model_add(
+    struct sched *s, const char *name, const char *blob, const char *preprocess, sched_on_text fn, void *arg)
 {
     if (!valid_name(name)) {
         fn(arg, YK_INVAL, "name: 1 to 100 of letters, digits and ._-@, not beginning with a dot");
@@ -261,6 +268,7 @@ void sched_model_add(struct sched *s, const char *name, const char *blob, sched_
     struct adding *a = yk_xalloc(sizeof *a);
     a->s = s;
     a->name = yk_xstrdup(name);
+    a->preprocess = preprocess ? yk_xstrdup(preprocess) : NULL;
     snprintf(a->blob, sizeof a->blob, "%s", blob);
     a->fn = fn;
     a->arg = arg;
@@ -505,6 +513,7 @@ static void restore_model(void *arg, const struct store_model *row)
     snprintf(m->blob_hash, sizeof m->blob_hash, "%s", row->blob_hash);
     m->inputs = yk_xstrdup(row->inputs);
     m->outputs = yk_xstrdup(row->outputs);
+    m->preprocess = row->preprocess ? yk_xstrdup(row->preprocess) : NULL;
     m->bytes = row->bytes;
     m->nodes = row->nodes;
     m->weight_bytes = row->weight_bytes;

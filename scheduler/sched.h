@@ -35,8 +35,9 @@ void sched_blob_part(struct sched *s, const char *hash, int64_t offset, int64_t 
     sched_on_text fn, void *arg);
 /* {"have":N,"complete":bool} */
 void sched_blob_state(struct sched *s, const char *hash, sched_on_text fn, void *arg);
-/* The row of the model. */
-void sched_model_add(struct sched *s, const char *name, const char *blob, sched_on_text fn, void *arg);
+/* The row of the model. preprocess: JSON that preprocess.h wrote, or NULL. */
+void sched_model_add(
+    struct sched *s, const char *name, const char *blob, const char *preprocess, sched_on_text fn, void *arg);
 /* What a model takes and gives (model_describe) into out. */
 yk_err sched_model_describe(struct sched *s, const char *name, struct yk_buf *out, struct yk_diag *why);
 /* A plan for a request like a job's (data not needed). */

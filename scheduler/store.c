@@ -338,6 +338,7 @@ void store_put_model(struct store *s, const struct store_model *m)
     add_s(r, m->inputs);
     add_s(r, m->outputs);
     add_i(r, now_ms());
+    add_s(r, m->preprocess);
     post(w);
 }
 
@@ -548,8 +549,17 @@ static yk_err sql_error(struct store *s, int code, struct yk_diag *why)
         why, store_error(code) ? store_error(code) : YK_IO, "database %s: %s", s->config.path, sqlite3_errmsg(s->db));
 }
 
+/* What becomes of images that a model is given. */
+static const char models_preprocess[] =
+    "ALTER TABLE models ADD COLUMN preprocess TEXT;"
+    "DROP VIEW v_models;"
+    "CREATE VIEW v_models AS "
+    "SELECT name AS model, owner, graph_hash AS graph, bytes, nodes, weight_bytes, inputs, outputs, preprocess,"
+    " strftime('%Y-%m-%dT%H:%M:%fZ', created_ms / 1000.0, 'unixepoch') AS created_at "
+    "FROM models ORDER BY name;";
+
 /* Forward migrations: entry i brings a database from user_version i to i + 1. */
-static const char *const migrations[] = {store_schema_sql};
+static const char *const migrations[] = {store_schema_sql, models_preprocess};
 
 static int64_t pragma_int(sqlite3 *db, const char *sql)
 {

@@ -41,6 +41,7 @@ void store_put_link(struct store *s, const struct store_link *l);
 struct store_model {
     int64_t id;
     const char *name, *graph_hash, *blob_hash, *inputs, *outputs;
+    const char *preprocess; /* JSON; NULL: none */
     int64_t bytes, nodes, weight_bytes;
 };
 void store_put_model(struct store *s, const struct store_model *m);

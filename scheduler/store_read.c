@@ -184,8 +184,8 @@ void store_load_models(struct store *s, void (*fn)(void *arg, const struct store
 {
     sqlite3_stmt *st = NULL;
     sqlite3_prepare_v2(s->reader,
-        "SELECT id, name, graph_hash, blob_hash, inputs, outputs, bytes, nodes, weight_bytes FROM models", -1, &st,
-        NULL);
+        "SELECT id, name, graph_hash, blob_hash, inputs, outputs, bytes, nodes, weight_bytes, preprocess FROM models",
+        -1, &st, NULL);
     while (st && sqlite3_step(st) == SQLITE_ROW) {
         struct store_model m = {.id = sqlite3_column_int64(st, 0),
             .name = text_of(st, 1),
@@ -195,7 +195,8 @@ void store_load_models(struct store *s, void (*fn)(void *arg, const struct store
             .outputs = text_of(st, 5),
             .bytes = sqlite3_column_int64(st, 6),
             .nodes = sqlite3_column_int64(st, 7),
-            .weight_bytes = sqlite3_column_int64(st, 8)};
+            .weight_bytes = sqlite3_column_int64(st, 8),
+            .preprocess = (const char *)sqlite3_column_text(st, 9)};
         fn(arg, &m);
     }
     sqlite3_finalize(st);

@@ -18,7 +18,7 @@
     X(LINK, "INSERT OR REPLACE INTO links (from_agent, to_agent, bytes_per_s, latency_ms, duplex, cpu_ns_per_byte, origin, " \
             "url, text, measured_ms) VALUES (?1, ?2, coalesce(?3, 0), ?4, ?5, ?6, ?7, ?8, ?9, ?10)") \
     X(MODEL, "INSERT OR REPLACE INTO models (id, name, graph_hash, blob_hash, bytes, nodes, weight_bytes, inputs, outputs, " \
-             "created_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)") \
+             "created_ms, preprocess) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, nullif(?11, ''))") \
     X(BLOB, "INSERT OR REPLACE INTO blobs (hash, file, at, bytes) VALUES (?1, ?2, ?3, ?4)") \
     X(PROFILE, "INSERT OR REPLACE INTO profiles (graph_hash, agent, backends, node, form, size, ms, prepare_ms, " \
                "packed_bytes, workspace_bytes, measured_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)") \

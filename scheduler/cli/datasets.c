@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #define MAX_NUMBERS 4096
+#define UPLOAD_LIMIT ((int64_t)4 << 30)
 
 yk_err datasets_numbers(const char *flag, const char *text, struct datasets_numbers *out, struct yk_diag *why)
 {
@@ -92,10 +93,18 @@ static yk_err upload_array(
 static yk_err submit_upload(struct cli *c, struct json_out *out, struct yk_diag *why)
 {
     struct data_set *set = NULL;
+    struct json *model = NULL;
+    struct data_target target;
     void *x = NULL;
     int64_t *y = NULL;
     char x_hash[65], y_hash[65];
-    yk_err err = datasets_open(c, NULL, NULL, &set, why);
+    yk_err err = images_model(c, c->args.at[0], &model, why);
+    if (err)
+        return err;
+    images_target(model, 0, &target);
+    err = datasets_open(
+        c, json_len(json_find(model, "inputs")) == 1 ? &target : NULL, json_find(model, "preprocess"), &set, why);
+    json_free(model);
     if (err)
         return err;
     struct shape shape = *data_sample(set), labels = {.dtype = DT_I64, .rank = 1, .dims = {data_count(set)}};
@@ -107,6 +116,13 @@ static yk_err submit_upload(struct cli *c, struct json_out *out, struct yk_diag 
     shape.dims[0] = data_count(set);
     shape.rank++;
     int64_t bytes = shape_bytes(&shape);
+    if (bytes > UPLOAD_LIMIT) {
+        err = yk_fail(why, YK_LIMIT,
+            "%s: %lld samples are %lld bytes; the limit of an upload is %lld: put them under a --data-root of an agent "
+            "and name it with --source",
+            c->o.data, (long long)data_count(set), (long long)bytes, (long long)UPLOAD_LIMIT);
+        goto out;
+    }
     x = bytes < 0 ? NULL : yk_try_aligned((size_t)bytes + 1);
     y = yk_try_alloc((size_t)data_count(set) + 1, sizeof *y);
     if (!x || !y) {
@@ -149,6 +165,26 @@ static yk_err put_numbers(struct json_out *out, const char *key, const char *tex
     return YK_OK;
 }
 
+/* The model's own preprocessing with the flags over it; nothing if there are none, for then yoked knows. */
+static yk_err put_preprocess(struct cli *c, struct json_out *out, struct yk_diag *why)
+{
+    struct preprocess how;
+    struct json *model = NULL;
+    bool asked;
+    yk_err err = images_settings(c, NULL, false, &how, &asked, why);
+    if (err || !asked)
+        return err;
+    err = images_model(c, c->args.at[0], &model, why);
+    if (!err)
+        err = images_settings(c, json_find(model, "preprocess"), false, &how, &asked, why);
+    json_free(model);
+    if (err)
+        return err;
+    json_put_key(out, "preprocess");
+    preprocess_put(&how, out);
+    return YK_OK;
+}
+
 yk_err datasets_submit(struct cli *c, struct json_out *out, struct yk_diag *why)
 {
     if (!c->o.source || access(c->o.data, R_OK) == 0)
@@ -162,6 +198,8 @@ yk_err datasets_submit(struct cli *c, struct json_out *out, struct yk_diag *why)
     yk_err err = put_numbers(out, "mean", c->o.mean, why);
     if (!err)
         err = put_numbers(out, "std", c->o.std, why);
+    if (!err)
+        err = put_preprocess(c, out, why);
     json_close(out, '}');
     return err;
 }

@@ -1,5 +1,8 @@
 #include "scheduler/cli/images.h"
 
+#include "scheduler/cli/job.h"
+#include "scheduler/cli/rest.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +46,27 @@ yk_err images_settings(
             yk_wrap(why, err, "--%s", flags[i].key);
     }
     return err;
+}
+
+yk_err images_model(struct cli *c, const char *name, struct json **model, struct yk_diag *why)
+{
+    char *word = job_percent(name), *path = yk_xasprintf("/v1/models/%s", word);
+    yk_err err = cli_rest_call(c, "GET", path, NULL, model, why);
+    free(path);
+    free(word);
+    return err;
+}
+
+void images_target(const struct json *model, size_t input, struct data_target *out)
+{
+    const struct json *in = json_at(json_find(model, "inputs"), input), *dims = json_find(in, "dims");
+    *out = (struct data_target){.rank = -1};
+    if (!in || json_kind(dims) != JSON_ARRAY || json_len(dims) > YK_MAX_RANK)
+        return;
+    out->dtype = dtype_find(json_str(json_find(in, "dtype"), ""));
+    out->rank = (int)json_len(dims);
+    for (int i = 0; i < out->rank; i++)
+        out->dims[i] = YK_MAX(json_i64(json_at(dims, (size_t)i), 0), 0);
 }
 
 void images_note(const struct data_set *set)

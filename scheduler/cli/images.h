@@ -11,6 +11,10 @@
 yk_err images_settings(
     struct cli *c, const struct json *stored, bool normal, struct preprocess *out, bool *asked, struct yk_diag *why);
 
+/* What yoked says of a model (GET /v1/models/NAME), and of one of its inputs as a target. json_free(model). */
+yk_err images_model(struct cli *c, const char *name, struct json **model, struct yk_diag *why);
+void images_target(const struct json *model, size_t input, struct data_target *out);
+
 /* The images of a path as one batch, ready for an input. */
 struct images {
     struct shape shape;

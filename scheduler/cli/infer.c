@@ -1,5 +1,6 @@
 /* `yoke infer`: one sample or batch through the scheduler. */
 #include "common/npy.h"
+#include "scheduler/cli/images.h"
 #include "scheduler/cli/job.h"
 #include "scheduler/cli/rest.h"
 #include "scheduler/cli/tensors.h"
@@ -13,7 +14,8 @@ struct infer {
     int n_in, n_out;
     const char **in_paths;
     char **out_paths;
-    bool keep; /* some output is wanted */
+    bool keep;            /* some output is wanted */
+    struct images images; /* of the last input that is one */
 };
 
 static void infer_free(struct infer *f)
@@ -25,6 +27,7 @@ static void infer_free(struct infer *f)
     free(f->in);
     free(f->out);
     json_free(f->model);
+    images_free(&f->images);
 }
 
 static const char **names_of(const struct json *list, int *n)
@@ -39,10 +42,7 @@ static const char **names_of(const struct json *list, int *n)
 /* Which file is which input and output. */
 static yk_err pair(struct cli *c, struct infer *f, struct yk_diag *why)
 {
-    char *name = job_percent(c->args.at[0]), *path = yk_xasprintf("/v1/models/%s", name);
-    yk_err err = cli_rest_call(c, "GET", path, NULL, &f->model, why);
-    free(path);
-    free(name);
+    yk_err err = images_model(c, c->args.at[0], &f->model, why);
     if (err)
         return err;
     f->in = names_of(json_find(f->model, "inputs"), &f->n_in);
@@ -57,8 +57,38 @@ static yk_err pair(struct cli *c, struct infer *f, struct yk_diag *why)
     return err;
 }
 
+/* The .npy of an input: a file as it is, or what becomes of images. free(file). */
+static yk_err load_input(struct cli *c, struct infer *f, int i, uint8_t **file, size_t *len, struct yk_diag *why)
+{
+    struct npy npy;
+    struct data_target target;
+    struct yk_buf buf = {0};
+    if (!data_holds_images(f->in_paths[i])) {
+        yk_err err = cli_read_file(f->in_paths[i], (size_t)TENSORS_FILE_LIMIT, file, len, why);
+        if (!err && (err = npy_parse(*file, *len, (int64_t)*len, &npy, why)))
+            yk_wrap(why, err, "%s", f->in_paths[i]);
+        return err;
+    }
+    images_target(f->model, (size_t)i, &target);
+    images_free(&f->images);
+    yk_err err = images_read(c, f->in_paths[i], &target, json_find(f->model, "preprocess"), &f->images, why);
+    if (!err)
+        err = npy_header(&f->images.shape, &buf);
+    if (!err)
+        yk_buf_add(&buf, f->images.data, (size_t)shape_bytes(&f->images.shape));
+    if (!err && buf.failed)
+        err = yk_fail(why, YK_NOMEM, "no memory to upload %s", f->in_paths[i]);
+    if (err) {
+        yk_buf_free(&buf);
+    } else {
+        *file = buf.data;
+        *len = buf.len;
+    }
+    return err;
+}
+
 /* Uploads the inputs and puts them into the request. */
-static yk_err put_inputs(struct cli *c, const struct infer *f, struct json_out *out, struct yk_diag *why)
+static yk_err put_inputs(struct cli *c, struct infer *f, struct json_out *out, struct yk_diag *why)
 {
     yk_err err = YK_OK;
     json_put_key(out, "data");
@@ -68,11 +98,8 @@ static yk_err put_inputs(struct cli *c, const struct infer *f, struct json_out *
     for (int i = 0; i < f->n_in && !err; i++) {
         uint8_t *file = NULL;
         size_t len = 0;
-        struct npy npy;
         char hash[65];
-        err = cli_read_file(f->in_paths[i], (size_t)TENSORS_FILE_LIMIT, &file, &len, why);
-        if (!err && (err = npy_parse(file, len, (int64_t)len, &npy, why)))
-            yk_wrap(why, err, "%s", f->in_paths[i]);
+        err = load_input(c, f, i, &file, &len, why);
         if (!err)
             err = cli_rest_upload(c, f->in_paths[i], file, len, hash, why);
         if (!err) {
@@ -83,6 +110,42 @@ static yk_err put_inputs(struct cli *c, const struct infer *f, struct json_out *
     }
     json_close(out, '}');
     json_close(out, '}');
+    return err;
+}
+
+/* For people who gave a picture and no file for the answer. */
+static bool wants_classes(const struct cli *c, const struct infer *f)
+{
+    return !c->o.json && !c->o.outputs.n && (f->images.set || c->o.labels);
+}
+
+static yk_err show_classes(struct cli *c, const struct infer *f, const char *id, struct yk_diag *why)
+{
+    struct yk_buf bytes = {0};
+    struct npy npy;
+    void *copy = NULL;
+    bool shown = false;
+    yk_err err = YK_OK;
+    for (int i = 0; i < f->n_out && !err && !shown; i++) {
+        yk_buf_free(&bytes);
+        bytes = (struct yk_buf){0};
+        if ((err = job_output(c, id, f->out[i], &bytes, why)) ||
+            (err = npy_parse(bytes.data, bytes.len, (int64_t)bytes.len, &npy, why)))
+            break;
+        struct tensor t = {.shape = npy.shape};
+        if (!images_scores(&t))
+            continue;
+        t.data = copy = yk_try_aligned((size_t)npy.bytes + 1);
+        if (!copy) {
+            err = yk_fail(why, YK_NOMEM, "no memory for the scores");
+            break;
+        }
+        memcpy(copy, bytes.data + npy.offset, (size_t)npy.bytes);
+        shown = true;
+        err = images_print_top(c->o.labels, &f->images, f->out[i], &t, why);
+    }
+    free(copy);
+    yk_buf_free(&bytes);
     return err;
 }
 
@@ -105,7 +168,7 @@ int cli_infer(struct cli *c)
     if ((err = job_request(c, "infer", &out, &why)) || (err = put_inputs(c, &f, &out, &why)))
         goto out;
     json_put_key(&out, "outputs");
-    json_put_bool(&out, f.keep);
+    json_put_bool(&out, f.keep || wants_classes(c, &f));
     json_close(&out, '}');
     if ((err = job_run(c, &body, id, &row, &why)))
         goto out;
@@ -123,6 +186,8 @@ int cli_infer(struct cli *c)
     for (int i = 0; i < f.n_out; i++)
         if (f.out_paths[i])
             printf("  %s in %s\n", f.out[i], f.out_paths[i]);
+    if (wants_classes(c, &f))
+        err = show_classes(c, &f, id, &why);
 out:
     json_free(row);
     yk_buf_free(&body);

@@ -187,19 +187,25 @@ char *job_percent(const char *text)
     return b.failed ? yk_xstrdup("") : (char *)b.data;
 }
 
-yk_err job_save_output(struct cli *c, const char *id, const char *name, const char *path, struct yk_diag *why)
+yk_err job_output(struct cli *c, const char *id, const char *name, struct yk_buf *out, struct yk_diag *why)
 {
-    struct yk_buf bytes = {0};
     char *query = name ? job_percent(name) : NULL,
          *tail = yk_xasprintf("/output%s%s", name ? "?name=" : "", name ? query : "");
     char *from = job_path(id, tail);
     free(query);
     free(tail);
-    yk_err err = cli_rest_download(c, from, &bytes, why);
+    yk_err err = cli_rest_download(c, from, out, why);
+    free(from);
+    return err;
+}
+
+yk_err job_save_output(struct cli *c, const char *id, const char *name, const char *path, struct yk_diag *why)
+{
+    struct yk_buf bytes = {0};
+    yk_err err = job_output(c, id, name, &bytes, why);
     if (!err)
         err = cli_write_file(path, bytes.data, bytes.len, why);
     yk_buf_free(&bytes);
-    free(from);
     return err;
 }
 

@@ -15,6 +15,8 @@ yk_err job_watch(struct cli *c, const char *id, struct json **row, struct yk_dia
 yk_err job_run(struct cli *c, const struct yk_buf *request, char *id, struct json **row, struct yk_diag *why);
 /* GET .../output into a file; name NULL: the model's first output. */
 yk_err job_save_output(struct cli *c, const char *id, const char *name, const char *path, struct yk_diag *why);
+/* The same into memory. */
+yk_err job_output(struct cli *c, const char *id, const char *name, struct yk_buf *out, struct yk_diag *why);
 /* text as a segment or a query value of an address; free() it. */
 char *job_percent(const char *text);
 void job_print_events(struct cli *c, const char *id);

@@ -69,17 +69,18 @@ static const struct conf_key keys_rest[] = {
     KEY("rest", CONF_STR, "http://127.0.0.1:7711", "Where yoked answers.", rest, NULL, "URL"),
     KEY("json", CONF_BOOL, NULL, "Print JSON for programs.", json, NULL, NULL),
 };
-static const struct conf_key keys_model_add[] = {KEY_NAME};
+static const struct conf_key keys_model_add[] = {KEY_NAME, KEYS_IMAGE, KEY_MEAN, KEY_STD};
 static const struct conf_key keys_job[] = {
     KEY("watch", CONF_BOOL, NULL, "Follow the job until it ends.", watch, NULL, NULL)};
 static const struct conf_key keys_plan[] = {
     KEY("job", CONF_STR, "batch", "Kind of job: infer or batch.", job, NULL, "KIND"), KEY_OBJECTIVE(NULL),
     KEY_BATCH("1"), KEY_MICROBATCH, KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN, KEY_SIZE,
     KEY("explain", CONF_BOOL, NULL, "Say why this plan.", explain, NULL, NULL)};
-static const struct conf_key keys_infer[] = {
-    KEY_INPUTS, KEY_OUTPUTS, KEY_OBJECTIVE("latency"), KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN};
+static const struct conf_key keys_infer[] = {KEY_INPUTS, KEY_OUTPUTS, KEY_LABELS, KEYS_IMAGE, KEY_MEAN, KEY_STD,
+    KEY_OBJECTIVE("latency"), KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN};
 static const struct conf_key keys_batch[] = {KEY_DATA, KEY_SPLIT, KEY_SOURCE, KEY_BATCH("64"), KEY_MICROBATCH,
-    KEY_OUTPUT, KEY_OBJECTIVE("throughput"), KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_SIZE};
+    KEY_OUTPUT, KEYS_IMAGE, KEY_OBJECTIVE("throughput"), KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_MEAN, KEY_STD, KEY_PLAN,
+    KEY_SIZE};
 static const struct conf_key keys_local_infer[] = {
     KEY_INPUTS, KEY_OUTPUTS, KEY_LABELS, KEYS_IMAGE, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_THREADS, KEY_BACKEND};
 static const struct conf_key keys_local_batch[] = {KEY_DATA, KEY_SPLIT, KEY_BATCH("64"), KEY_MICROBATCH, KEY_OUTPUT,
@@ -99,9 +100,9 @@ static const struct cli_command commands[] = {
     {"links", "", "What was measured between them.", NO_KEYS, 0, 0, cli_links},
     {"models", "", "The models that yoked holds.", NO_KEYS, 0, 0, cli_models},
     {"jobs", "", "Jobs, newest first.", NO_KEYS, 0, 0, cli_jobs},
-    {"model add", "FILE.onnx", "Give yoked a model.", KEYS(keys_model_add), 1, 1, cli_model_add},
+    {"model add", "FILE.onnx [--preprocess=F.json]", "Give yoked a model.", KEYS(keys_model_add), 1, 1, cli_model_add},
     {"plan", "MODEL", "Where the stages would go, and why.", KEYS(keys_plan), 1, 1, cli_plan},
-    {"infer", "MODEL --input=[NAME=]x.npy", "Run one sample or batch.", KEYS(keys_infer), 1, 1, cli_infer},
+    {"infer", "MODEL --input=[NAME=]x.npy|x.jpg", "Run one sample or batch.", KEYS(keys_infer), 1, 1, cli_infer},
     {"batch", "MODEL --data=PATH|NAME", "Run a whole data set.", KEYS(keys_batch), 1, 1, cli_batch},
     {"job", "ID", "One job: state, progress, events.", KEYS(keys_job), 1, 1, cli_job},
     {"cancel", "ID", "End a job.", NO_KEYS, 1, 1, cli_cancel},

@@ -1,5 +1,6 @@
 /* Commands that give the scheduler something: model add, plan, batch. */
 #include "scheduler/cli/datasets.h"
+#include "scheduler/cli/images.h"
 #include "scheduler/cli/job.h"
 #include "scheduler/cli/rest.h"
 #include "scheduler/cli/table.h"
@@ -16,13 +17,17 @@ int cli_model_add(struct cli *c)
     struct yk_buf body = {0};
     struct json_out out;
     struct json *answer = NULL;
+    struct preprocess how;
+    bool asked;
     char hash[65];
     const char *slash = strrchr(file, '/');
     char *name = yk_xstrdup(c->o.name ? c->o.name : slash ? slash + 1 : file);
     size_t len = strlen(name);
     if (!c->o.name && len > 5 && strcmp(name + len - 5, ".onnx") == 0)
         name[len - 5] = '\0';
-    yk_err err = cli_rest_upload_file(c, file, hash, &why);
+    yk_err err = images_settings(c, NULL, true, &how, &asked, &why);
+    if (!err)
+        err = cli_rest_upload_file(c, file, hash, &why);
     if (!err) {
         json_out_init(&out, &body, 0);
         json_open(&out, '{');
@@ -30,6 +35,10 @@ int cli_model_add(struct cli *c)
         json_put_str(&out, name);
         json_put_key(&out, "blob");
         json_put_str(&out, hash);
+        if (asked) {
+            json_put_key(&out, "preprocess");
+            preprocess_put(&how, &out);
+        }
         json_close(&out, '}');
         if ((err = cli_rest_call(c, "POST", "/v1/models", &body, &answer, &why)))
             err = yk_wrap(&why, err, "%s", file);

@@ -6,7 +6,7 @@ import random
 import tempfile
 
 import harness
-from harness import FMNIST, SEED, local
+from harness import FMNIST, SEED, Fleet, local
 
 GOLDEN = harness.ROOT / "tests/golden/images"
 
@@ -165,3 +165,122 @@ def test_bad_pictures():
             assert bad.code in (1, 2) and part in bad.err, (flag, bad.code, bad.err)
         bad = local("batch", FMNIST, f"--data={harness.DATASETS}/fashion-mnist", "--resize=28", ok=False)
         assert bad.code == 1 and "no JPEG or PNG" in bad.err, bad.err
+
+
+def two_agents(fleet, root):
+    fleet.agent("pc", f"--data-root={root}")
+    fleet.agent("phone", "--class=phone")
+    fleet.wait_links(("pc", "phone"), ("phone", "pc"))
+
+
+def test_folder_over_two_agents():
+    """A folder under a data root, and the same uploaded: as on one machine, to the bit."""
+    with Fleet() as fleet:
+        root = fleet.dir / "data"
+        class_folders(root / "fashion", 400)
+        two_agents(fleet, root)
+        fleet.add_model(FMNIST, "fmnist")
+        plan = fleet.plan("fmnist", "--job=batch", "--objective=throughput", "--source=pc", "--batch=64")
+        nodes = max(last for p in plan["pipelines"] for s in p["stages"] for _, last in s["nodes"]) + 1
+        two = fleet.forced(plan, [("pc", [[0, nodes // 2 - 1]]), ("phone", [[nodes // 2, nodes - 1]])])
+        reference, output = fleet.dir / "reference.npy", fleet.dir / "out.npy"
+        want = local("batch", FMNIST, f"--data={root}/fashion", f"--microbatch={plan['microbatch']}", f"--output={reference}",
+                     "--threads=1", "--json").last()
+        for data, extra in (("fashion", ("--source=pc",)), (root / "fashion", ())):
+            output.unlink(missing_ok=True)
+            last = fleet.yoke("batch", "fmnist", f"--data={data}", "--batch=64", f"--plan={two}", f"--output={output}", "--json",
+                              *extra).last()
+            assert (last["samples"], last["accuracy"]) == (400, want["accuracy"]), (last, want)
+            assert output.read_bytes() == reference.read_bytes(), f"{data}: differs from the unsplit run"
+
+
+def test_preprocessing_is_kept_with_the_model():
+    import numpy
+    from PIL import Image
+    with Fleet() as fleet:
+        root = fleet.dir / "data"
+        (root / "photos").mkdir(parents=True)
+        numbers = numpy.random.default_rng(SEED)
+        for i in range(5):
+            noise = numbers.integers(0, 256, (9, 12 + i, 3)).astype("u1")
+            Image.fromarray(noise).resize((100 + 20 * i, 90), Image.BICUBIC).save(root / "photos" / f"{i}.jpg")
+        photo = root / "photos" / "3.jpg"
+        two_agents(fleet, root)
+        model, settings, output = negative(fleet.dir / "neg.onnx", 32, 32), fleet.dir / "p.json", fleet.dir / "y.npy"
+        mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+        settings.write_text(json.dumps({"resize": 40, "crop": 32, "mean": mean, "std": std}))
+        fleet.yoke("model", "add", model, "--name=neg", f"--preprocess={settings}")
+        fleet.yoke("model", "add", model, "--name=plain")
+
+        def input_of(*args, name="neg"):
+            said = fleet.yoke("infer", name, f"--input={photo}", f"--output={output}", *args).err
+            return -numpy.load(output), said
+
+        def close(got, want):
+            assert got.shape == want.shape and float(abs(got - want).max()) <= 1e-6, (got.shape, want.shape)
+
+        for restarted in (False, True):
+            kept = {row["model"]: row["preprocess"] for row in fleet.list("models")}
+            assert json.loads(kept["neg"]) == json.loads(settings.read_text()) and kept["plain"] is None, kept
+            close(input_of()[0], torchvision_input(photo, 40, 32, mean, std))
+            if not restarted:
+                fleet.kill("yoked")
+                fleet.start_yoked()
+                fleet.wait_alive("pc", "phone")
+        close(input_of("--resize=50")[0], torchvision_input(photo, 50, 32, mean, std))
+        got, said = input_of("--preprocess=none")
+        close(got, torchvision_input(photo, (32, 32)))
+        assert "resized to 32x32" in said, said
+        close(input_of("--preset=imagenet", "--crop=32", name="plain")[0],
+              torchvision_input(photo, 256, 32, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+
+        # a data set that the agent reads: the model's own, flags over it, and nothing
+        want = [torchvision_input(p, 40, 32, mean, std) for p in sorted((root / "photos").iterdir())]
+        fleet.yoke("batch", "neg", "--data=photos", "--source=pc", "--batch=2", f"--output={output}")
+        close(-numpy.load(output), numpy.concatenate(want))
+        fleet.yoke("batch", "neg", "--data=photos", "--source=pc", "--batch=2", f"--output={output}", "--interpolation=bicubic",
+                   "--mean=0.5")
+        want = [torchvision_input(p, 40, 32, (0.5,) * 3, std, "bicubic") for p in sorted((root / "photos").iterdir())]
+        close(-numpy.load(output), numpy.concatenate(want))
+        job = fleet.yoke("batch", "plain", "--data=photos", "--source=pc", "--batch=2", "--json").last()["job"]
+        events = fleet.request("GET", f"/v1/jobs/{job}/events?cursor=0&wait_ms=0")[1]["events"]
+        assert any("resized to 32x32" in e["text"] for e in events), events
+        bad = fleet.yoke("model", "add", model, "--name=x", "--preprocess=/nowhere.json", ok=False)
+        assert bad.code == 1 and "/nowhere.json" in bad.err, bad.err
+
+
+def test_infer_shows_classes():
+    with Fleet() as fleet:
+        root = fleet.dir / "data"
+        class_folders(root, 20)
+        two_agents(fleet, root)
+        fleet.add_model(FMNIST, "fmnist")
+        picture = next(iter(sorted((root / f"class{fashion()[1][0]}").iterdir())))
+        names = fleet.dir / "names.txt"
+        names.write_text("".join(f"kind {i}\n" for i in range(10)))
+        got = fleet.yoke("infer", "fmnist", f"--input={picture}", f"--labels={names}").out.strip().split("\n")
+        want = local("infer", FMNIST, f"--input={picture}", f"--labels={names}").out.strip().split("\n")
+        assert got[1:] == want[1:] and len(got) == 7, (got, want)
+
+
+def test_bad_folders_on_an_agent():
+    with Fleet() as fleet:
+        root = fleet.dir / "data"
+        for name in ("good", "cut", "link", "none", "mixed"):
+            (root / name).mkdir(parents=True)
+        wide = (GOLDEN / "wide.jpg").read_bytes()
+        (root / "cut" / "a.jpg").write_bytes(wide)
+        (root / "cut" / "b.jpg").write_bytes(wide[:700])
+        (fleet.dir / "secret.jpg").write_bytes(wide)
+        (root / "link" / "a.jpg").symlink_to(fleet.dir / "secret.jpg")
+        (root / "mixed" / "a.jpg").write_bytes(wide)
+        (root / "mixed" / "b.jpg").write_bytes((GOLDEN / "tall.jpg").read_bytes())
+        two_agents(fleet, root)
+        fleet.yoke("model", "add", negative(fleet.dir / "neg.onnx", 41, 60), "--name=neg")
+        for name, part in (("cut", "cut: b.jpg: the JPEG is cut"), ("link", "a.jpg: leads out of the data root"),
+                           ("none", "no .jpg, .jpeg or .png"), ("absent", "no data 'absent'")):
+            bad = fleet.yoke("batch", "neg", f"--data={name}", "--source=pc", "--batch=1", ok=False)
+            assert bad.code == 1 and part in bad.err, (name, bad.err)
+        bad = fleet.yoke("batch", "neg", "--data=mixed", "--source=pc", "--batch=1", "--resize=41", ok=False)
+        assert bad.code == 1 and "b.jpg: becomes 83x41" in bad.err and "--crop" in bad.err, bad.err
+        fleet.yoke("batch", "neg", "--data=mixed", "--source=pc", "--batch=1")  # and the agent goes on

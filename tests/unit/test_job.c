@@ -96,6 +96,7 @@ static void bad_requests(void **state)
         "{\"kind\":\"batch\",\"model\":\"m\",\"data\":{\"name\":\"d\",\"blob\":\"b\"},\"source\":\"pc\"}",
         "{\"kind\":\"batch\",\"model\":\"m\",\"data\":{\"name\":\"d\",\"mean\":\"x\"},\"source\":\"pc\"}",
         "{\"kind\":\"batch\",\"model\":\"m\",\"data\":{\"name\":\"d\",\"mean\":[null]},\"source\":\"pc\"}",
+        "{\"kind\":\"batch\",\"model\":\"m\",\"data\":{\"name\":\"d\",\"preprocess\":{\"crop\":0}},\"source\":\"pc\"}",
         "{\"kind\":\"batch\",\"model\":\"m\",\"data\":{\"name\":\"d\",\"colour\":1},\"source\":\"pc\"}",
         "{\"kind\":\"batch\",\"model\":\"m\",\"batch\":0}", "{\"kind\":\"batch\",\"model\":\"m\",\"batch\":-5}",
         "{\"kind\":\"batch\",\"model\":\"m\",\"batch\":\"many\"}", "{\"kind\":\"batch\",\"model\":\"m\",\"pin\":7}",

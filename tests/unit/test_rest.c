@@ -282,6 +282,10 @@ static void models(void **state)
     expect_error(h, 400, "name", "POST", "/v1/models", AS_JSON, "{\"blob\":\"x\"}");
     expect_error(h, 400, "blob", "POST", "/v1/models", AS_JSON, "{\"name\":\"x\"}");
     expect_error(h, 400, "colour", "POST", "/v1/models", AS_JSON, "{\"name\":\"x\",\"blob\":\"y\",\"colour\":1}");
+    expect_error(
+        h, 400, "size", "POST", "/v1/models", AS_JSON, "{\"name\":\"x\",\"blob\":\"y\",\"preprocess\":{\"size\":1}}");
+    expect_error(
+        h, 400, "preprocess", "POST", "/v1/models", AS_JSON, "{\"name\":\"x\",\"blob\":\"y\",\"preprocess\":[224]}");
     snprintf(body, sizeof(body), "{\"name\":\"../x\",\"blob\":\"%s\"}", hash);
     expect_error(h, 400, "name", "POST", "/v1/models", AS_JSON, body);
     memset(hash, '0', 64);

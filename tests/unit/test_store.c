@@ -198,12 +198,12 @@ static void second_daemon_is_refused(void **state)
     assert_int_equal(atoll(term), store_term(h->s));
 }
 
-static void schema_has_version_one(void **state)
+static void schema_has_its_version(void **state)
 {
     struct here *h = *state;
     char text[64];
     outside(h, "PRAGMA user_version", text, sizeof(text));
-    assert_string_equal(text, "1");
+    assert_string_equal(text, "2");
     outside(h, "PRAGMA journal_mode", text, sizeof(text));
     assert_string_equal(text, "wal");
     outside(h,
@@ -211,6 +211,43 @@ static void schema_has_version_one(void **state)
         "SELECT count(*) FROM pragma_table_info('jobs') WHERE name = 'owner'",
         text, sizeof(text));
     assert_string_equal(text, "1");
+}
+
+extern const char store_schema_sql[]; /* schema 1 */
+
+static void on_old_model(void *arg, const struct store_model *m)
+{
+    int *n = arg;
+    assert_string_equal(m->name, "old");
+    assert_null(m->preprocess);
+    (*n)++;
+}
+
+static void older_schema_goes_on(void **state)
+{
+    struct here *h = *state;
+    sqlite3 *db = NULL;
+    char text[64];
+    int n = 0;
+    store_close(h->s);
+    h->s = NULL;
+    assert_int_equal(unlink(h->path), 0);
+    assert_int_equal(sqlite3_open(h->path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, store_schema_sql, NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(
+        sqlite3_exec(db,
+            "INSERT INTO models (name, graph_hash, blob_hash, bytes, nodes, weight_bytes, inputs, outputs, "
+            "created_ms) VALUES ('old', 'a', 'b', 1, 2, 3, 'x', 'y', 0); PRAGMA user_version = 1",
+            NULL, NULL, NULL),
+        SQLITE_OK);
+    sqlite3_close(db);
+    assert_int_equal(open_store(h, NULL), YK_OK);
+    store_load_models(h->s, on_old_model, &n);
+    assert_int_equal(n, 1);
+    outside(h, "PRAGMA user_version", text, sizeof(text));
+    assert_string_equal(text, "2");
+    outside(h, "SELECT model || coalesce(preprocess, '-') FROM v_models", text, sizeof(text));
+    assert_string_equal(text, "old-");
 }
 
 static void newer_schema_is_refused(void **state)
@@ -226,7 +263,7 @@ static void newer_schema_is_refused(void **state)
     assert_int_equal(open_store(h, &why), YK_VERSION);
     assert_non_null(strstr(why.text, "99"));
     assert_int_equal(sqlite3_open(h->path, &db), SQLITE_OK);
-    assert_int_equal(sqlite3_exec(db, "PRAGMA user_version = 1", NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "PRAGMA user_version = 2", NULL, NULL, NULL), SQLITE_OK);
     sqlite3_close(db);
     assert_int_equal(open_store(h, NULL), YK_OK);
 }
@@ -656,7 +693,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(term_rises, setup, teardown),
         cmocka_unit_test_setup_teardown(second_daemon_is_refused, setup, teardown),
-        cmocka_unit_test_setup_teardown(schema_has_version_one, setup, teardown),
+        cmocka_unit_test_setup_teardown(schema_has_its_version, setup, teardown),
+        cmocka_unit_test_setup_teardown(older_schema_goes_on, setup, teardown),
         cmocka_unit_test_setup_teardown(newer_schema_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(not_a_database, setup, teardown),
         cmocka_unit_test_setup_teardown(views_keep_their_columns, setup, teardown),
