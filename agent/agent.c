@@ -93,6 +93,8 @@ yk_err agent_open(const struct agent_config *c, struct agent **out, struct yk_di
     if (!err)
         err = worker_open(c->net, "io", c->threaded, &a->io, why);
     if (!err)
+        err = worker_open(c->net, "data", c->threaded, &a->data, why);
+    if (!err)
         err = worker_open(c->net, "runner", c->threaded, &a->runner_thread, why);
     if (!err)
         err = cache_open(a->storage, a->io, CACHE_CAP_BYTES, &a->cache, why);
@@ -172,6 +174,7 @@ void agent_close(struct agent *a)
     if (a->runner)
         let_go(a, "closing");
     /* Jobs come back here; those of io may hand on to the runner, never the other way round. */
+    worker_close(a->data);
     worker_close(a->io);
     if (a->blob)
         blob_close(a);

@@ -28,7 +28,7 @@ struct agent {
     struct net *net;     /* what everything uses: the config's, or the emulated link in front of it */
     struct net *emu_net; /* owned; NULL if there is no emulated link */
     struct storage *storage;
-    struct worker *io, *runner_thread;
+    struct worker *io, *data, *runner_thread; /* data: reads, decodes and resizes samples */
     struct pool *pool;
     struct backends backends;
     struct core_speed speeds[CORE_BACKENDS];

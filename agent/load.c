@@ -344,7 +344,7 @@ static yk_err wire_stage(struct pipeline *p, struct stage *s, int64_t *bytes)
                 &p->why, YK_INVAL, "the shape of '%.80s' is not known", p->graph->values[s->out_values[i]].name);
         each += (n + MEMPLAN_ALIGN - 1) / MEMPLAN_ALIGN * MEMPLAN_ALIGN;
     }
-    s->outs = yk_xalloc((size_t)s->depth * sizeof *s->outs + 1);
+    s->outs = yk_xalloc(((size_t)s->depth + 1) * sizeof *s->outs);
     for (int64_t k = 0; k < s->depth; k++) {
         struct out_slot *o = &s->outs[k];
         o->stage = s;
@@ -557,7 +557,7 @@ void load_start(struct agent *a, struct wire_msg *msg)
 
 static void stage_free(struct stage *s)
 {
-    for (int64_t k = 0; s->outs && k < s->depth; k++) {
+    for (int64_t k = 0; s->outs && k <= s->depth; k++) {
         free(s->outs[k].t);
         free(s->outs[k].mem);
     }

@@ -145,3 +145,35 @@ void pipeline_unload(struct pipeline *p)
         edge_close(&p->edges[i]);
     pipeline_release(p);
 }
+
+bool pipeline_spare(struct pipeline *p)
+{
+    struct stage *s = &p->source;
+    const struct out_slot *like = &s->outs[0];
+    struct out_slot *o = &s->outs[s->depth];
+    int64_t bytes = 0;
+    if (o->mem)
+        return true;
+    for (int32_t i = 0; i < s->n_out; i++) {
+        struct shape full = p->at[0].shapes.of[s->out_values[i]];
+        int64_t at = (const uint8_t *)like->t[i].data - like->mem;
+        bytes = YK_MAX(bytes, at + shape_bytes(&full));
+    }
+    int64_t held = bytes;
+    for (const struct pipeline *q = p->agent->pipelines; q; q = q->next)
+        held += q->memory_bytes;
+    if (p->agent->memory_bytes > 0 && held > p->agent->memory_bytes)
+        return false;
+    uint8_t *mem = yk_try_aligned((size_t)bytes + MEMPLAN_ALIGN);
+    if (!mem)
+        return false;
+    p->memory_bytes += bytes;
+    o->stage = s;
+    o->mem = mem;
+    o->t = yk_xalloc((size_t)s->n_out * sizeof *o->t + 1);
+    for (int32_t i = 0; i < s->n_out; i++) {
+        o->t[i] = like->t[i];
+        o->t[i].data = mem + ((const uint8_t *)like->t[i].data - like->mem);
+    }
+    return true;
+}

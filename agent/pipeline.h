@@ -93,7 +93,7 @@ struct stage {
     int32_t n_in, n_out; /* of the source: n_out graph inputs, n_in graph outputs */
     const int32_t *in_values, *out_values;
     struct stage_input *inputs; /* by position; edge NULL (source only): the value is a graph input */
-    struct out_slot *outs;      /* depth of them */
+    struct out_slot *outs;      /* depth of them; the source has one more, without memory until pipeline_spare */
     bool running;
     /* since the last stage_stats */
     int64_t microbatches, sent_bytes, nonfinite, late;
@@ -158,6 +158,8 @@ const struct pipeline_shapes *pipeline_shapes(struct pipeline *p, int64_t count,
 /* Something broke: loaded with error while loading, stage_failed after. Nothing of it runs until it is unloaded. */
 void pipeline_fail(struct pipeline *p, int64_t stage, const char *peer, yk_err err, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
+/* Gives the source the slot that it reads ahead into. False if the memory is not there; it does without then. */
+bool pipeline_spare(struct pipeline *p);
 /* Now and then: what failed or rested for too long goes, so that nothing stays for ever. */
 void pipeline_expire(struct agent *a);
 /* Takes it out of the agent; frees when the last job came back. */

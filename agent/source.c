@@ -15,13 +15,13 @@
 #define ALIGN 64
 #define MAX_TRIES 5
 
-enum flight_state { FLIGHT_FREE, FLIGHT_READING, FLIGHT_FLYING, FLIGHT_SENDING };
+enum flight_state { FLIGHT_FREE, FLIGHT_READING, FLIGHT_READ, FLIGHT_FLYING, FLIGHT_SENDING };
 
 struct flight {
     struct pipeline *p;
     enum flight_state state;
     int64_t microbatch, first, count;
-    struct out_slot *slot; /* while READING */
+    struct out_slot *slot; /* while READING and READ */
     int64_t *labels;
     int64_t correct;
     yk_err err;
@@ -180,6 +180,8 @@ static void open_done(void *arg)
             .microbatches = r->microbatches,
             .note = r->data.note};
         r->open = true;
+        if (r->data.images && pipeline_spare(p))
+            r->n_flights++;
         control_send(p->agent, WIRE_TYPE_run_started, &w);
     }
     source_kick(p);
@@ -190,7 +192,7 @@ static void start_open(struct source_run *r)
 {
     r->opening++;
     r->p->busy++;
-    worker_post(r->p->agent->io, open_run, open_done, r);
+    worker_post(r->p->agent->data, open_run, open_done, r);
 }
 
 static void on_blob(void *arg, yk_err err, const char *why, struct cache_entry *e, int64_t fetched)
@@ -285,8 +287,8 @@ void source_start(struct pipeline *p, struct wire_msg *msg)
     r->data = data;
     r->began_us = net_now_us(a->net);
     r->n_flights = p->source.depth;
-    r->flights = yk_xalloc((size_t)r->n_flights * sizeof *r->flights);
-    for (int64_t i = 0; i < r->n_flights; i++)
+    r->flights = yk_xalloc(((size_t)r->n_flights + 1) * sizeof *r->flights);
+    for (int64_t i = 0; i <= r->n_flights; i++)
         r->flights[i].p = p;
     if (r->w->timeout_ms > 0)
         r->timeout = net_timer(a->net, YK_MIN(r->w->timeout_ms, (int64_t)1 << 40) * 1000, on_timeout, p);
@@ -321,18 +323,43 @@ static void read_done(void *arg)
     struct flight *f = arg;
     struct pipeline *p = f->p;
     struct source_run *r = p->run;
-    struct out_slot *slot = f->slot;
-    f->slot = NULL;
+    f->state = FLIGHT_READ;
     if (f->err && !r->over) {
         r->why = f->why;
         stop(p, f->err);
     }
-    if (r->over || f->err || p->state != PIPELINE_READY) {
-        f->state = FLIGHT_FREE;
-        r->flying--;
-        edge_out_release(slot);
-    } else {
-        f->state = FLIGHT_FLYING;
+    source_kick(p);
+    pipeline_release(p);
+}
+
+/* What was read is not wanted any more. */
+static void drop(struct pipeline *p, struct flight *f)
+{
+    struct out_slot *slot = f->slot;
+    f->slot = NULL;
+    f->state = FLIGHT_FREE;
+    p->run->flying--;
+    edge_out_release(slot);
+}
+
+/* What was read goes off in order, as many as the plan has in flight; one more may lie ready. */
+static void launch(struct pipeline *p)
+{
+    struct source_run *r = p->run;
+    for (;;) {
+        struct flight *next = NULL;
+        int64_t under_way = 0;
+        for (int64_t i = 0; i < r->n_flights; i++) {
+            struct flight *f = &r->flights[i];
+            under_way += f->state == FLIGHT_FLYING || f->state == FLIGHT_SENDING;
+            if (f->state == FLIGHT_READ && (!next || f->microbatch < next->microbatch))
+                next = f;
+        }
+        if (!next || under_way >= p->source.depth)
+            return;
+        struct out_slot *slot = next->slot;
+        next->slot = NULL;
+        next->state = FLIGHT_FLYING;
         for (int i = 0; i < p->n_edges; i++)
             if (p->edges[i].from == &p->source) {
                 slot->users++;
@@ -341,14 +368,12 @@ static void read_done(void *arg)
         edge_out_release(slot);
         runner_stats(p, false);
     }
-    source_kick(p);
-    pipeline_release(p);
 }
 
 static struct out_slot *free_slot(struct pipeline *p)
 {
-    for (int64_t k = 0; k < p->source.depth; k++)
-        if (!p->source.outs[k].busy)
+    for (int64_t k = 0; k <= p->source.depth; k++)
+        if (p->source.outs[k].mem && !p->source.outs[k].busy)
             return &p->source.outs[k];
     return NULL;
 }
@@ -390,7 +415,7 @@ static void feed(struct pipeline *p)
             slot->t[k].shape = at->shapes.of[p->graph->inputs[k]];
         r->flying++;
         p->busy++;
-        worker_post(p->agent->io, read_run, read_done, f);
+        worker_post(p->agent->data, read_run, read_done, f);
     }
 }
 
@@ -558,15 +583,19 @@ void source_kick(struct pipeline *p)
         r->again = false;
         for (int64_t i = 0; i < r->n_flights; i++) {
             struct flight *f = &r->flights[i];
-            if (f->state == FLIGHT_FLYING && p->state != PIPELINE_READY) {
+            if (f->state == FLIGHT_READ && (r->over || p->state != PIPELINE_READY)) {
+                drop(p, f);
+            } else if (f->state == FLIGHT_FLYING && p->state != PIPELINE_READY) {
                 f->state = FLIGHT_FREE; /* what flew is lost with the pipeline */
                 r->flying--;
             } else if (f->state == FLIGHT_FLYING && all_here(p, f->microbatch)) {
                 collect(p, f);
             }
         }
-        if (r->open && !r->over && p->state == PIPELINE_READY)
+        if (r->open && !r->over && p->state == PIPELINE_READY) {
+            launch(p);
             feed(p);
+        }
         if (r->open && !r->over && r->at == r->microbatches && !r->flying)
             stop(p, YK_OK);
     } while (r->again);

@@ -100,6 +100,7 @@ static yk_err open_one(struct source_data *d, struct source_input *in, const str
                    : data_open_below((const char *const *)p->agent->data_roots, w->data, &o, &in->set, why);
     if (!err)
         err = check_samples(p, in, why);
+    d->images = d->images || (!err && data_note(in->set));
     if (!err && data_note(in->set))
         snprintf(d->note, sizeof d->note, "%s", data_note(in->set));
     if (!err && data_labelled(in->set))

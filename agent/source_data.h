@@ -18,6 +18,7 @@ struct source_data {
     int32_t n;
     struct cache_entry *labels;
     const struct data_set *labelled; /* the set that has them, or NULL */
+    bool images;                     /* decoding takes time: worth reading ahead */
     char note[256];                  /* what a set decided by itself */
     int64_t samples;                 /* of the sets; of a full microbatch if all is whole */
 };
