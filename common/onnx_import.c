@@ -48,7 +48,7 @@ static yk_err malformed(struct onnx_import *im, const char *what)
 
 /* ---- the model ---- */
 
-static yk_err read_opset(struct onnx_import *im, struct pb r)
+yk_err onnx_import_opset(struct onnx_import *im, struct pb r)
 {
     struct onnx_opset o = {.domain = {"", 0}};
     struct pb_field f;
@@ -85,14 +85,18 @@ void onnx_import_bad_opset(struct onnx_import *im, int64_t version)
 }
 
 /* Of older models, nodes whose form has not changed since are taken; the others are noted as they come. */
-static yk_err check_opset(struct onnx_import *im)
+yk_err onnx_import_check_opset(struct onnx_import *im, const char *what)
 {
     int64_t version = 1; /* what the specification says of a model that names none */
     for (size_t i = 0; i < im->n_opsets; i++)
         if (im->opsets[i].domain.n == 0)
             version = im->opsets[i].version;
     if (version < 1 || version > ONNX_OPSET_MAX) {
-        onnx_import_bad_opset(im, version);
+        if (what)
+            onnx_import_problem(im, "%s: its function has opset %lld; %d to %d are supported", what, (long long)version,
+                ONNX_OPSET_MIN, ONNX_OPSET_MAX);
+        else
+            onnx_import_bad_opset(im, version);
         version = 0;
     }
     im->opset = version;
@@ -197,7 +201,7 @@ static yk_err read_model(struct onnx_import *im)
             graph = pb_of(&f);
             found = true;
         } else if (f.number == MODEL_OPSET) {
-            err = read_opset(im, pb_of(&f));
+            err = onnx_import_opset(im, pb_of(&f));
         } else {
             err = read_metadata(im, pb_of(&f), &ids);
         }
@@ -206,11 +210,14 @@ static yk_err read_model(struct onnx_import *im)
         return err;
     if (!found)
         return yk_fail(im->why, YK_FORMAT, "this is not an ONNX model: it has no graph");
-    err = check_opset(im);
+    err = onnx_import_check_opset(im, NULL);
+    if (!err)
+        err = onnx_import_functions(im);
     struct onnx_scope scope = {.g = im->root, .path = ""};
     if (!err)
         err = onnx_import_graph(im, &scope, graph);
-    free(scope.slots);
+    onnx_import_names_free(&scope.names);
+    onnx_import_names_free(&im->used);
     free(scope.read);
     if (!err && im->n_problems == 0 && im->skeleton && ids.n)
         err = apply_ids(im, &ids);

@@ -17,71 +17,106 @@ static yk_err malformed(struct onnx_import *im, const struct onnx_scope *scope, 
 /* ---- names ---- */
 
 /* FNV-1a, stirred with an address so that a file cannot be made to collide. */
-static size_t name_slot(const struct onnx_scope *scope, const char *s, size_t n)
+static size_t name_hash(const void *stir, const char *s, size_t n)
 {
-    uint64_t h = 0xcbf29ce484222325u ^ (uint64_t)(uintptr_t)scope->slots;
+    uint64_t h = 0xcbf29ce484222325u ^ (uint64_t)(uintptr_t)stir;
     for (size_t i = 0; i < n; i++)
         h = (h ^ (uint8_t)s[i]) * 0x100000001b3u;
     h ^= h >> 29;
-    return (size_t)(h * 0x9e3779b97f4a7c15u >> 20) & (scope->n_slots - 1);
+    return (size_t)(h * 0x9e3779b97f4a7c15u >> 20);
+}
+
+static const struct onnx_name *table_find(const struct onnx_names *t, const char *name, size_t len)
+{
+    if (!t->n_slots)
+        return NULL;
+    for (size_t i = name_hash(t->slots, name, len);; i++) {
+        const struct onnx_name *slot = &t->slots[i & (t->n_slots - 1)];
+        if (!slot->name)
+            return NULL;
+        if (strncmp(slot->name, name, len) == 0 && slot->name[len] == '\0')
+            return slot;
+    }
+}
+
+static void put(struct onnx_names *t, struct onnx_name x)
+{
+    size_t i = name_hash(t->slots, x.name, strlen(x.name));
+    while (t->slots[i & (t->n_slots - 1)].name)
+        i++;
+    t->slots[i & (t->n_slots - 1)] = x;
+}
+
+static bool table_add(struct onnx_names *t, const char *name, int32_t id)
+{
+    if (t->n_used * 2 >= t->n_slots) {
+        struct onnx_names wide = {.n_slots = t->n_slots ? t->n_slots * 2 : 64, .n_used = t->n_used};
+        wide.slots = yk_try_alloc(wide.n_slots, sizeof *wide.slots);
+        if (!wide.slots)
+            return false;
+        for (size_t i = 0; i < t->n_slots; i++)
+            if (t->slots[i].name)
+                put(&wide, t->slots[i]);
+        free(t->slots);
+        *t = wide;
+    }
+    put(t, (struct onnx_name){name, id});
+    t->n_used++;
+    return true;
+}
+
+void onnx_import_names_free(struct onnx_names *t)
+{
+    free(t->slots);
+    *t = (struct onnx_names){0};
 }
 
 int32_t onnx_import_find(const struct onnx_scope *scope, const char *name, size_t len)
 {
-    if (!scope->n_slots)
-        return YK_ABSENT;
-    for (size_t i = name_slot(scope, name, len);; i = (i + 1) & (scope->n_slots - 1)) {
-        if (!scope->slots[i])
-            return YK_ABSENT;
-        const char *have = scope->g->values[scope->slots[i] - 1].name;
-        if (strncmp(have, name, len) == 0 && have[len] == '\0')
-            return scope->slots[i] - 1;
+    const struct onnx_name *x = table_find(&scope->names, name, len);
+    return x ? x->id : YK_ABSENT;
+}
+
+yk_err onnx_import_bind(struct onnx_import *im, struct onnx_scope *scope, const char *name, int32_t id)
+{
+    if (!*name)
+        return yk_fail(im->why, YK_FORMAT, "%sa weight or graph input has no name", scope->path);
+    if (table_find(&scope->names, name, strlen(name)))
+        return yk_fail(im->why, YK_FORMAT, "%svalue '%s' is defined twice", scope->path, name);
+    return table_add(&scope->names, name, id) ? YK_OK : onnx_import_nomem(im);
+}
+
+/* A name that no value of the whole model has yet; NULL when memory is gone. Values of subgraphs and functions give
+ * way: what they define may have the name of a value around them, or of another subgraph. */
+static const char *unique_name(struct onnx_import *im, const char *name)
+{
+    const char *free_one = name;
+    size_t size = strlen(name) + 16;
+    while (table_find(&im->used, free_one, strlen(free_one))) {
+        char *next = yk_arena_alloc(im->root->arena, size, 1);
+        if (!next)
+            return NULL;
+        snprintf(next, size, "%s_%u", name, ++im->n_renamed); /* one count for all, so that many cost no square */
+        free_one = next;
     }
-}
-
-static void put_slot(struct onnx_scope *scope, int32_t id)
-{
-    const char *name = scope->g->values[id].name;
-    size_t i = name_slot(scope, name, strlen(name));
-    while (scope->slots[i])
-        i = (i + 1) & (scope->n_slots - 1);
-    scope->slots[i] = id + 1;
-}
-
-static bool widen(struct onnx_scope *scope)
-{
-    if (scope->n_used * 2 < scope->n_slots)
-        return true;
-    size_t n = scope->n_slots ? scope->n_slots * 2 : 64;
-    int32_t *slots = yk_try_alloc(n, sizeof *slots), *old = scope->slots;
-    size_t n_old = scope->n_slots;
-    if (!slots)
-        return false;
-    scope->slots = slots;
-    scope->n_slots = n;
-    for (size_t i = 0; i < n_old; i++)
-        if (old[i])
-            put_slot(scope, old[i] - 1);
-    free(old);
-    return true;
+    return table_add(&im->used, free_one, 0) ? free_one : NULL;
 }
 
 yk_err onnx_import_value(struct onnx_import *im, struct onnx_scope *scope, const char *name, enum value_kind kind,
     enum dtype dtype, int32_t *id)
 {
-    if (!*name)
-        return yk_fail(im->why, YK_FORMAT, "%sa weight or graph input has no name", scope->path);
-    if (onnx_import_find(scope, name, strlen(name)) != YK_ABSENT)
-        return yk_fail(im->why, YK_FORMAT, "%svalue '%s' is defined twice", scope->path, name);
-    *id = widen(scope) ? graph_add_value(scope->g, name, kind, dtype) : YK_ABSENT;
+    yk_err err = onnx_import_bind(im, scope, name, YK_ABSENT);
+    if (err)
+        return err;
+    const char *unique = unique_name(im, name);
+    *id = unique ? graph_add_value(scope->g, unique, kind, dtype) : YK_ABSENT;
     if (*id == YK_ABSENT)
         return onnx_import_nomem(im);
-    put_slot(scope, *id);
-    scope->n_used++;
+    ((struct onnx_name *)(uintptr_t)table_find(&scope->names, name, strlen(name)))->id = *id;
     return YK_OK;
 }
 
-/* A name that means nothing in this scope or around it. */
+/* A name that means nothing in this scope or around it, nor to any other value. */
 static char *free_name(struct onnx_import *im, struct onnx_scope *scope, const struct onnx_node *n, const char *role)
 {
     const char *base = n->n_out > 0 && n->out[0] != YK_ABSENT ? scope->g->values[n->out[0]].name : n->op_type;
@@ -93,9 +128,9 @@ static char *free_name(struct onnx_import *im, struct onnx_scope *scope, const s
         else /* with the node's index, so that taken names do not cost their square */
             snprintf(name, size, "%s/%s_%d_%d", base, role, (int)n->index, k);
         const struct onnx_scope *s = scope;
-        while (s && onnx_import_find(s, name, strlen(name)) == YK_ABSENT)
+        while (s && !table_find(&s->names, name, strlen(name)))
             s = s->parent;
-        if (!s)
+        if (!s && !table_find(&im->used, name, strlen(name)))
             break;
     }
     return name;
@@ -137,14 +172,18 @@ yk_err onnx_import_resolve(struct onnx_import *im, struct onnx_scope *scope, con
         return YK_OK;
     int32_t outer;
     yk_err err = onnx_import_resolve(im, scope->parent, name, len, &outer);
-    if (err || outer == YK_ABSENT)
+    if (err || outer == YK_ABSENT || outer == ONNX_NOT_GIVEN) {
+        *id = outer;
         return err;
+    }
     const struct value *v = &scope->parent->g->values[outer];
-    enum dtype dtype = v->dtype;
-    err = onnx_import_value(im, scope, v->name, VALUE_CAPTURE, dtype, id);
-    if (!err)
-        scope->g->values[*id].capture = outer;
-    return err;
+    const struct pb_text text = {name, len};
+    char *key = onnx_import_text(im, &text);
+    *id = key ? graph_add_value(scope->g, v->name, VALUE_CAPTURE, v->dtype) : YK_ABSENT;
+    if (*id == YK_ABSENT)
+        return onnx_import_nomem(im);
+    scope->g->values[*id].capture = outer;
+    return onnx_import_bind(im, scope, key, *id);
 }
 
 /* ---- types of inputs and outputs ---- */
@@ -352,7 +391,7 @@ static yk_err read_output(struct onnx_import *im, struct onnx_scope *scope, stru
         err = onnx_import_resolve(im, scope, name, strlen(name), &id);
     if (err)
         return err;
-    if (id == YK_ABSENT)
+    if (id < 0)
         return yk_fail(im->why, YK_FORMAT, "%sgraph output '%s' is made by no node", scope->path, name);
     g->outputs[g->n_outputs++] = id;
     return g->values[id].kind == VALUE_NODE ? read_type(im, scope, type, id, NULL) : YK_OK;

@@ -84,25 +84,61 @@ static yk_err read_subgraph(
     snprintf(path, size, "%s: ", what);
     inner.path = path;
     yk_err err = onnx_import_graph(im, &inner, graph);
-    free(inner.slots);
+    onnx_import_names_free(&inner.names);
     free(inner.read);
     a->kind = ATTR_GRAPH;
     a->graph = inner.g;
     return err;
 }
 
-/* One AttributeProto. *skip: it is of a kind that the IR has not (noted). graphs: read subgraphs too. */
-static yk_err read_attr(struct onnx_import *im, struct onnx_scope *scope, const struct onnx_node *n, struct pb r,
+/* The attribute of the call that a node of a function's body refers to. */
+static yk_err referred_attr(struct onnx_import *im, const struct onnx_scope *scope, const char *what,
+    const struct pb_text *name, const struct pb_text *ref, int64_t type, struct attr *a, bool *skip)
+{
+    static const int64_t types[] = {[ATTR_INT] = 2,
+        [ATTR_FLOAT] = 1,
+        [ATTR_STRING] = 3,
+        [ATTR_INTS] = 7,
+        [ATTR_FLOATS] = 6,
+        [ATTR_STRINGS] = 8,
+        [ATTR_TENSOR] = 4,
+        [ATTR_GRAPH] = 5};
+    const struct onnx_call *call = NULL;
+    for (const struct onnx_scope *s = scope; s && !call; s = s->parent)
+        call = s->call;
+    if (!call)
+        return yk_fail(im->why, YK_FORMAT, "%s refers to an attribute of a function, outside of one", what);
+    *skip = true;
+    for (int32_t i = 0; i < call->n_attr; i++) {
+        const struct attr *given = &call->attr[i];
+        if (strlen(given->name) != ref->n || memcmp(given->name, ref->s, ref->n) != 0)
+            continue;
+        if (type != 0 && type != types[given->kind])
+            return yk_fail(
+                im->why, YK_FORMAT, "%s refers to '%s', which has another type in the call", what, given->name);
+        if (given->kind == ATTR_GRAPH) { /* one graph cannot stand in two places */
+            onnx_import_problem(im, "%s: a subgraph handed to a function is not supported", what);
+            return YK_OK;
+        }
+        *skip = false;
+        *a = *given;
+        a->name = onnx_import_text(im, name);
+        return a->name ? YK_OK : onnx_import_nomem(im);
+    }
+    return YK_OK; /* left out in the call: then it is left out here */
+}
+
+yk_err onnx_import_attr(struct onnx_import *im, struct onnx_scope *scope, const struct onnx_node *n, struct pb r,
     struct attr *a, bool *skip)
 {
     static const enum pb_wire wires[] = {
         [ATTR_F] = PB_FIXED32, [ATTR_I] = PB_VARINT, [ATTR_S] = PB_BYTES, [ATTR_T] = PB_BYTES, [ATTR_G] = PB_BYTES};
     struct pb whole = r;
-    struct pb_text name = {"", 0};
+    struct pb_text name = {"", 0}, ref = {"", 0};
     struct pb_field f, last[ATTR_SS + 1] = {0};
     int64_t counts[ATTR_SS + 1] = {0}, type = 0;
     char label[200], what[400];
-    bool bad = false, supported = true, ref = false, other = false;
+    bool bad = false, supported = true, other = false;
     onnx_import_node_text(scope, n, label, sizeof label);
     while (pb_next(&r, &f, &bad)) {
         if (f.number == 1) {
@@ -111,7 +147,7 @@ static yk_err read_attr(struct onnx_import *im, struct onnx_scope *scope, const 
             bad = f.wire != PB_VARINT;
             type = (int64_t)f.v;
         } else if (f.number == ATTR_REF) {
-            ref = true;
+            bad = !pb_text(&f, &ref);
         } else if (f.number == 10 || f.number == 11 || f.number == 14 || f.number == 15 || f.number == 22) {
             other = true;
         } else if (f.number >= ATTR_F && f.number <= ATTR_G) {
@@ -130,8 +166,8 @@ static yk_err read_attr(struct onnx_import *im, struct onnx_scope *scope, const 
     snprintf(what, sizeof what, "%s attribute '%.*s'", label, (int)YK_MIN(name.n, (size_t)100), name.s);
     if (bad || !name.n)
         return yk_fail(im->why, YK_FORMAT, "%s is malformed", what);
-    if (ref)
-        return yk_fail(im->why, YK_FORMAT, "%s refers to an attribute of a function, outside of one", what);
+    if (ref.n)
+        return referred_attr(im, scope, what, &name, &ref, type, a, skip);
     *skip = false;
     uint32_t field = type >= 1 && type <= 8 ? attr_field[type] : 0;
     for (uint32_t k = ATTR_F; type == 0 && !field && k <= ATTR_SS; k++) /* old files leave the type out */
@@ -256,7 +292,7 @@ static yk_err read_attrs(struct onnx_import *im, struct onnx_scope *scope, struc
         if (f.number != NODE_ATTR)
             continue;
         struct attr *a = &n->attr[n->n_attr];
-        yk_err err = read_attr(im, scope, n, pb_of(&f), a, &skip);
+        yk_err err = onnx_import_attr(im, scope, n, pb_of(&f), a, &skip);
         if (err)
             return err;
         if (skip)
@@ -326,33 +362,15 @@ yk_err onnx_import_node_outputs(struct onnx_import *im, struct onnx_scope *scope
         char *name = onnx_import_text(im, &text);
         if (!name)
             return onnx_import_nomem(im);
-        err = onnx_import_value(im, scope, name, constant ? VALUE_WEIGHT : VALUE_NODE, DT_NONE, &id);
+        id = constant ? YK_ABSENT : onnx_import_call_output(scope, &text);
+        if (id != YK_ABSENT)
+            err = onnx_import_bind(im, scope, name, id);
+        else
+            err = onnx_import_value(im, scope, name, constant ? VALUE_WEIGHT : VALUE_NODE, DT_NONE, &id);
         if (!err && constant)
             err = read_constant(im, scope, node, &n, id);
     }
     return err;
-}
-
-static bool is_function(const struct onnx_import *im, const struct onnx_node *n)
-{
-    enum { MODEL_FUNCTION = 25, FUNCTION_NAME = 1, FUNCTION_DOMAIN = 10 };
-    struct pb r = im->model;
-    struct pb_field f, g;
-    bool bad = false;
-    while (pb_next(&r, &f, &bad)) {
-        if (f.number != MODEL_FUNCTION)
-            continue;
-        struct pb inner = pb_of(&f);
-        struct pb_text name = {"", 0}, domain = {"", 0};
-        while (pb_next(&inner, &g, &bad))
-            if ((g.number == FUNCTION_NAME && !pb_text(&g, &name)) ||
-                (g.number == FUNCTION_DOMAIN && !pb_text(&g, &domain)))
-                break;
-        if (name.n == strlen(n->op_type) && memcmp(name.s, n->op_type, name.n) == 0 && domain.n == strlen(n->domain) &&
-            memcmp(domain.s, n->domain, domain.n) == 0)
-            return true;
-    }
-    return false;
 }
 
 yk_err onnx_import_emit(struct onnx_import *im, struct onnx_scope *scope, const struct onnx_node *n)
@@ -366,9 +384,8 @@ yk_err onnx_import_emit(struct onnx_import *im, struct onnx_scope *scope, const 
             if (im->opsets[i].domain.n == strlen(n->domain) &&
                 memcmp(im->opsets[i].domain.s, n->domain, im->opsets[i].domain.n) == 0)
                 version = im->opsets[i].version;
-        bool function = im->n_problems < ONNX_MAX_PROBLEMS && is_function(im, n);
-        onnx_import_problem(im, "%s: %s %s.%s, opset %" PRId64 "%s", what, function ? "model function" : "op",
-            *n->domain ? n->domain : "ai.onnx", n->op_type, version, function ? " (functions are not inlined)" : "");
+        onnx_import_problem(
+            im, "%s: op %s.%s, opset %" PRId64, what, *n->domain ? n->domain : "ai.onnx", n->op_type, version);
         return YK_OK;
     }
     if (im->opset < ONNX_OPSET_MIN && !*n->domain && op->since > im->opset)
@@ -428,6 +445,8 @@ yk_err onnx_import_node(struct onnx_import *im, struct onnx_scope *scope, struct
             if (!err && id == YK_ABSENT)
                 err = yk_fail(im->why, YK_FORMAT, "%snode %d '%s' (%s) reads '%.*s', which nobody makes", scope->path,
                     (int)index, n.name, n.op_type, (int)YK_MIN(text.n, (size_t)100), text.s);
+            if (id == ONNX_NOT_GIVEN)
+                id = YK_ABSENT;
         }
         if (f.number == NODE_INPUT)
             n.in[in++] = id;
@@ -436,7 +455,10 @@ yk_err onnx_import_node(struct onnx_import *im, struct onnx_scope *scope, struct
     }
     if (!err)
         err = read_attrs(im, scope, node, &n);
-    if (!err)
+    struct onnx_function *f_called = err ? NULL : onnx_import_function_find(im, n.domain, n.op_type);
+    if (f_called)
+        err = onnx_import_call(im, scope, &n, f_called);
+    else if (!err)
         err = onnx_import_upgrade(im, scope, &n);
     free(ids);
     return err;

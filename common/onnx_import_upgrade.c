@@ -298,6 +298,10 @@ static yk_err is_read(struct upgrade *u, int32_t id, bool *yes)
     struct pb_field f, g;
     struct pb_text text;
     bool bad = false;
+    if (scope->call) { /* the body of a function, whose outputs the call reads */
+        *yes = true;
+        return YK_OK;
+    }
     if (!scope->read) {
         scope->n_read = scope->g->n_values;
         scope->read = yk_try_alloc((size_t)scope->n_read + 1, 1);

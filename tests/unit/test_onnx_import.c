@@ -301,13 +301,20 @@ static void all_unsupported_listed(void **state)
     make_end(&b, m);
     size_t f = pb_begin(&b, 25); /* a model function */
     pb_put_text(&b, 1, "Local");
+    pb_put_text(&b, 4, "p");
+    pb_put_text(&b, 5, "q");
+    n = pb_begin(&b, 7);
+    pb_put_text(&b, 1, "p");
+    pb_put_text(&b, 2, "q");
+    pb_put_text(&b, 4, "Inner");
+    pb_end(&b, n);
     pb_put_text(&b, 10, "mine");
     pb_end(&b, f);
     assert_int_equal(load(&h, &b), YK_UNSUPPORTED);
     const char *text = (const char *)h.problems.data;
     assert_non_null(strstr(text, "node 0 'a' (Frobnicate): op ai.onnx.Frobnicate, opset 15\n"));
     assert_non_null(strstr(text, "node 2 'c' (Thing): op com.example.Thing, opset 3\n"));
-    assert_non_null(strstr(text, "node 3 'd' (Local): model function mine.Local"));
+    assert_non_null(strstr(text, "node 3 'd' (Local): node 0 '' (Inner): op ai.onnx.Inner, opset 15\n"));
     assert_non_null(strstr(text, "node 4 'y' (StringNormalizer)"));
     assert_null(strstr(text, "Relu"));
     assert_non_null(strstr(why.text, "4 things"));
