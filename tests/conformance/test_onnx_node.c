@@ -31,14 +31,16 @@ static void on_test(void *arg, const char *test, enum check_verdict verdict, con
         print_message("%s %s: %s\n", check_verdicts[verdict], test, reason);
 }
 
-static void all_of(const char *spec, bool passes, bool known, const char *name, int floor)
+/* Models of control flow and functions with PyTorch's outputs (tests/golden/make_dynamic.py). */
+#define DYNAMIC YOKE_SOURCE_DIR "/tests/golden/dynamic"
+
+static void all_of(const char *spec, bool passes, bool known, const char *folder, int floor)
 {
     struct pool *pool;
     struct backends b;
     struct check check = {.backends = &b, .passes = passes, .known = known, .on = on_test};
     struct yk_diag why = {""};
-    char folder[256];
-    snprintf(folder, sizeof(folder), ROOT "%s", name);
+    const char *slash = strrchr(folder, '/'), *name = slash ? slash + 1 : folder;
     if (access(folder, R_OK) != 0) {
         print_message("no ONNX test data at %s (package libonnx-testdata): skipped\n", folder);
         skip();
@@ -58,8 +60,13 @@ static void all_of(const char *spec, bool passes, bool known, const char *name, 
 static void all_nodes(const char *spec, bool passes)
 {
     for (size_t i = 0; i < YK_COUNT(folders); i++)
-        for (int known = 0; known < 2; known++)
-            all_of(spec, passes, known, folders[i].name, folders[i].floor);
+        for (int known = 0; known < 2; known++) {
+            char folder[256];
+            snprintf(folder, sizeof(folder), ROOT "%s", folders[i].name);
+            all_of(spec, passes, known, folder, folders[i].floor);
+        }
+    for (int known = 0; known < 2; known++)
+        all_of(spec, passes, known, DYNAMIC, 7);
 }
 
 static void with_ref(void **state)
