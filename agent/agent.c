@@ -80,6 +80,16 @@ static void take_config(struct agent *a, const struct agent_config *c)
     yk_rng_seed(&a->rng, seed);
 }
 
+static yk_err open_backends(struct agent *a, const struct agent_config *c, struct yk_diag *why)
+{
+    struct backends_config config = {.timeout_ms = c->backend_timeout_ms, .check_every = c->backend_check_every};
+    const char *spec = c->backend && c->backend[0] ? c->backend : "auto";
+    yk_err err = backends_open_with(spec, &config, a->pool, &a->backends, why);
+    for (int i = 0; !err && i < a->backends.n_refused; i++)
+        log_error("%s; going on with the others", a->backends.refused[i].text);
+    return err;
+}
+
 yk_err agent_open(const struct agent_config *c, struct agent **out, struct yk_diag *why)
 {
     if (!c->net || !c->storage || (!(c->scheduler_url && c->scheduler_url[0]) && !(c->listen_url && c->listen_url[0])))
@@ -89,7 +99,7 @@ yk_err agent_open(const struct agent_config *c, struct agent **out, struct yk_di
     take_config(a, c);
     yk_err err = pool_open(a->threads, &a->pool, why);
     if (!err)
-        err = backends_open(c->backend && c->backend[0] ? c->backend : "auto", a->pool, &a->backends, why);
+        err = open_backends(a, c, why);
     if (!err)
         err = worker_open(c->net, "io", c->threaded, &a->io, why);
     if (!err)

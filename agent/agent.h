@@ -21,9 +21,10 @@ struct agent_config {
     int64_t memory_bytes;   /* budget; 0: three quarters of what is available */
     int threads;            /* 0: all cores */
     bool threaded;          /* false: no threads at all (virtual time, wasm) */
-    const char *backend;    /* "auto", "ref", "blas", ... */
-    const char *const *data_roots;                                         /* NULL-ended; nothing else is ever served */
-    const struct agent_emulate *emulate;                                   /* NULL: itself */
+    const char *backend;    /* "auto", "ref", "blas", "/path/plugin.so", ...; several with commas */
+    int64_t backend_timeout_ms, backend_check_every; /* of shared objects: kernels/backend.h; 0: the defaults */
+    const char *const *data_roots;                   /* NULL-ended; nothing else is ever served */
+    const struct agent_emulate *emulate;             /* NULL: itself */
     void (*on_state)(void *arg, enum agent_state state, const char *text); /* may be NULL */
     void *arg;
 };

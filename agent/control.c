@@ -96,6 +96,9 @@ static void on_ping(void *arg)
 {
     struct agent *a = arg;
     a->ping_timer = NULL;
+    control_check_backends(a);
+    if (!a->joined)
+        return;
     if (net_now_us(a->net) - chan_last_rx_us(a->control) > a->lease_ms * 1000) {
         blob_drop(a);
         lost(a, "the scheduler is silent");
@@ -112,6 +115,15 @@ static void on_ping(void *arg)
     a->ping_timer = net_timer(a->net, a->ping_ms * 1000, on_ping, a);
     source_retry(a);
     pipeline_expire(a);
+}
+
+void control_check_backends(struct agent *a)
+{
+    if (!a->joined || a->closing || core_lost(a) == a->n_lost)
+        return;
+    log_warn("joining again without the backend that was taken out");
+    a->retry_us = RETRY_FIRST_US;
+    lost(a, "joining again: a backend was taken out");
 }
 
 /* ---- joining ---- */
@@ -302,6 +314,7 @@ static void say_hello(struct agent *a)
     h.job_kinds.n = YK_COUNT(kinds);
     h.urls.at = &url;
     h.urls.n = a->bound_url ? 1 : 0;
+    a->n_lost = core_lost(a);
     core_device(a, arena, &h.device);
     core_sensors(a, &h.sensors);
     yk_err err = chan_send(a->control, WIRE_TYPE_hello, &h);

@@ -97,6 +97,33 @@ void core_state(struct agent *a, enum agent_state state, const char *fmt, ...)
         a->on_state(a->arg, state, text);
 }
 
+int core_lost(const struct agent *a)
+{
+    int n = 0;
+    for (int i = 0; i < a->backends.n; i++)
+        n += backends_lost(a->backends.at[i], NULL);
+    return n;
+}
+
+/* What is not offered, and why. */
+static void say_refused(struct agent *a, struct yk_arena *arena, struct wire_device *out)
+{
+    struct yk_diag why;
+    out->refused.at = yk_arena_alloc(arena, 2 * BACKENDS_MAX, sizeof *out->refused.at);
+    if (!out->refused.at)
+        return;
+    for (int i = 0; i < a->backends.n_refused; i++)
+        out->refused.at[out->refused.n++] = a->backends.refused[i].text;
+    for (int i = 0; i < a->backends.n; i++) {
+        struct backend *b = a->backends.at[i];
+        char *text = backends_lost(b, &why) ? yk_arena_alloc(arena, 500, 1) : NULL;
+        if (!text)
+            continue;
+        snprintf(text, 500, "backend %s was taken out: %.400s", b->ops->name, why.text);
+        out->refused.at[out->refused.n++] = text;
+    }
+}
+
 void core_device(struct agent *a, struct yk_arena *arena, struct wire_device *out)
 {
     char *os = yk_arena_alloc(arena, 128, 1);
@@ -111,10 +138,12 @@ void core_device(struct agent *a, struct yk_arena *arena, struct wire_device *ou
     out->backends.at = yk_arena_alloc(arena, (size_t)a->backends.n, sizeof *out->backends.at);
     if (!out->backends.at)
         return;
-    out->backends.n = (size_t)a->backends.n;
+    say_refused(a, arena, out);
     for (int i = 0; i < a->backends.n; i++) {
         struct backend *b = a->backends.at[i];
-        struct wire_backend *w = &out->backends.at[i];
+        if (backends_lost(b, NULL))
+            continue;
+        struct wire_backend *w = &out->backends.at[out->backends.n++];
         *w = (struct wire_backend){.name = b->ops->name,
             .isa = b->ops->isa(b),
             .exact = b->ops->exact,

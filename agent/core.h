@@ -12,7 +12,7 @@
 
 #define CORE_FEATURES "fp16", "int8"
 #define CORE_DIAL_US 3000000
-#define CORE_BACKENDS 8
+#define CORE_BACKENDS BACKENDS_MAX
 
 struct core_speed { /* of a backend, measured once */
     double gflops, gbytes_per_s;
@@ -32,6 +32,7 @@ struct agent {
     struct pool *pool;
     struct backends backends;
     struct core_speed speeds[CORE_BACKENDS];
+    int n_lost;                    /* of the backends: taken out, and yoked knows */
     struct agent_emulate *emulate; /* own copy or NULL */
 
     char id[33], name[64], class_name[16];
@@ -75,6 +76,8 @@ void core_state(struct agent *a, enum agent_state state, const char *fmt, ...) _
 
 /* What a hello says of this device. The arena owns the lists. */
 void core_device(struct agent *a, struct yk_arena *arena, struct wire_device *out);
+/* How many backends were taken out while they worked. */
+int core_lost(const struct agent *a);
 void core_sensors(struct agent *a, struct wire_sensors *out);
 
 #endif

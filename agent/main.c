@@ -20,7 +20,7 @@ enum { EXIT_DONE, EXIT_FAILED, EXIT_USAGE };
 struct options {
     char *scheduler, *listen, *state, *name, *backend, *emulate, *sensor_file;
     int class_name;
-    int64_t memory_bytes, threads;
+    int64_t memory_bytes, threads, backend_timeout_ms, backend_check_every;
     struct conf_strs data_roots;
 };
 
@@ -43,8 +43,16 @@ static const struct conf_key keys[] = {
         offsetof(struct options, memory_bytes), NULL, NULL},
     {"threads", CONF_I64, "0", 0, 1024, "Compute threads; 0: all cores.", offsetof(struct options, threads), NULL,
         NULL},
-    {"backend", CONF_STR, "auto", 0, 0, "Backends in order of preference, with commas: auto, ref, simd, blas.",
-        offsetof(struct options, backend), NULL, "NAME"},
+    {"backend", CONF_STR, "auto", 0, 0,
+        "Backends in order of preference, with commas: auto, ref, simd, blas, or the path of a shared object (with a "
+        "'/').",
+        offsetof(struct options, backend), NULL, "NAME|/path/plugin.so"},
+    {"backend-timeout-ms", CONF_I64, "10000", 1, 3600000,
+        "A backend from a shared object that takes longer for a call is quarantined.",
+        offsetof(struct options, backend_timeout_ms), NULL, NULL},
+    {"backend-check-every", CONF_I64, "256", -1, 1000000000,
+        "One run in so many of a shared object is repeated with ref; wrong answers take it out. -1: never.",
+        offsetof(struct options, backend_check_every), NULL, NULL},
     {"data-root", CONF_STRS, NULL, 0, 0, "Folder whose data sets this agent may read for jobs; nothing else is served.",
         offsetof(struct options, data_roots), NULL, "DIR"},
     {"emulate", CONF_STR, NULL, 0, 0, "Behave like the device that this JSON file describes; only ever slower.",
@@ -175,6 +183,8 @@ static int run(const struct options *o)
             .threads = (int)o->threads,
             .threaded = true,
             .backend = o->backend,
+            .backend_timeout_ms = o->backend_timeout_ms,
+            .backend_check_every = o->backend_check_every,
             .data_roots = roots,
             .emulate = o->emulate ? &emulate : NULL,
             .on_state = on_state,

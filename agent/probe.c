@@ -15,6 +15,8 @@ void probe_key(struct agent *a, char out[17])
     char text[64];
     hash_init(&h);
     for (int i = 0; i < a->backends.n; i++) {
+        if (backends_lost(a->backends.at[i], NULL))
+            continue;
         const char *isa = a->backends.at[i]->ops->isa(a->backends.at[i]);
         hash_update(&h, a->backends.at[i]->ops->name, strlen(a->backends.at[i]->ops->name) + 1);
         hash_update(&h, isa, strlen(isa) + 1);
@@ -70,6 +72,8 @@ static void remember(struct agent *a)
     json_put_key(&o, "backends");
     json_open(&o, '[');
     for (int i = 0; i < a->backends.n; i++) {
+        if (backends_lost(a->backends.at[i], NULL))
+            continue;
         json_open(&o, '{');
         json_put_key(&o, "name");
         json_put_str(&o, a->backends.at[i]->ops->name);

@@ -8,7 +8,8 @@
 /* From storage, or measured; then done(a) on the loop, never from inside the call. */
 void probe_device(struct agent *a, void (*done)(struct agent *a));
 void probe_model(struct agent *a, struct wire_msg *msg); /* a profile command; takes msg's arena */
-/* What results of one device and set-up are kept under: hash of backends, isas and threads; 16 hex digits. */
+/* What results of one device and set-up are kept under: hash of the backends that work, isas and threads; 16 hex
+ * digits. */
 void probe_key(struct agent *a, char out[17]);
 
 #endif

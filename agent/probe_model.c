@@ -269,11 +269,41 @@ static void measure_run(void *arg)
         &t->agent->stop, on_entry, t, &t->why);
 }
 
+static void set_key(struct times *t)
+{
+    struct yk_buf others = {0};
+    char key[17], tail[HASH_HEX_SIZE + 1] = "";
+    for (size_t i = 0; i < t->w->others.n; i++)
+        yk_buf_printf(&others, "%s=%lld,", t->w->others.at[i].name, (long long)t->w->others.at[i].value);
+    if (others.len && !others.failed) {
+        tail[0] = '-';
+        hash_hex(others.data, others.len, tail + 1);
+        tail[17] = '\0';
+    }
+    yk_buf_free(&others);
+    probe_key(t->agent, key);
+    snprintf(t->key, sizeof t->key, "profiles/%s-%s%s", t->w->graph, key, tail);
+}
+
+/* A backend was taken out meanwhile: what was measured of it is not its own time. Measures again without it. */
+static bool lost_one(struct times *t)
+{
+    char before[sizeof t->key];
+    memcpy(before, t->key, sizeof before);
+    set_key(t);
+    if (!strcmp(before, t->key))
+        return false;
+    t->n = 0;
+    return true;
+}
+
 static void measure_done(void *arg)
 {
     struct times *t = arg;
     if (t->agent->closing)
         times_free(t);
+    else if (!t->err && lost_one(t))
+        worker_post(t->agent->runner_thread, measure_run, measure_done, t);
     else if (t->err)
         finish(t);
     else
@@ -325,12 +355,10 @@ static void on_skeleton(void *arg, yk_err err, const char *why, struct cache_ent
 void probe_model(struct agent *a, struct wire_msg *msg)
 {
     struct times *t = yk_xalloc(sizeof *t);
-    char key[17];
     t->agent = a;
     t->msg = *msg;
     msg->arena = NULL;
     t->w = &t->msg.as.profile;
-    probe_key(a, key);
     bool bad = !hash_is_hex(t->w->graph) || t->w->sizes.n < 1 || t->w->sizes.n > MAX_SIZES;
     for (size_t i = 0; !bad && i < t->w->sizes.n; i++)
         bad = t->w->sizes.at[i] < 1 || t->w->sizes.at[i] > 1 << 20;
@@ -342,16 +370,6 @@ void probe_model(struct agent *a, struct wire_msg *msg)
         finish(t);
         return;
     }
-    struct yk_buf others = {0};
-    char tail[HASH_HEX_SIZE + 1] = "";
-    for (size_t i = 0; i < t->w->others.n; i++)
-        yk_buf_printf(&others, "%s=%lld,", t->w->others.at[i].name, (long long)t->w->others.at[i].value);
-    if (others.len && !others.failed) {
-        tail[0] = '-';
-        hash_hex(others.data, others.len, tail + 1);
-        tail[17] = '\0';
-    }
-    yk_buf_free(&others);
-    snprintf(t->key, sizeof t->key, "profiles/%s-%s%s", t->w->graph, key, tail);
+    set_key(t);
     blob_fetch(a, t->w->graph, SKELETON_LIMIT, on_skeleton, t);
 }

@@ -150,6 +150,7 @@ static void finish(struct agent *a)
     free(in);
     pipeline_release(p);
     runner_kick(a);
+    control_check_backends(a);
 }
 
 static void on_pad(void *arg)

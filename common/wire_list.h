@@ -26,7 +26,8 @@
     F(I64, threads, _)        /* compute threads in use */ \
     F(I64, memory_bytes, _)   /* budget for stages; 0 means unknown, and then nothing is placed there */ \
     F(BOOL, emulated, _) \
-    F(LIST, backends, backend)
+    F(LIST, backends, backend) \
+    F(STRS, refused, _)       /* why backends from outside are not among them: failed the self-test, or taken out later */
 #define WIRE_PART_sensors(F) \
     F(STR, heat, _)           /* nominal | fair | serious | critical */ \
     F(F64, temperature_celsius, _) /* NaN if unknown */ \

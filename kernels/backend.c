@@ -1,6 +1,9 @@
 #include "kernels/backend.h"
 
+#include "common/log.h"
 #include "kernels/host.h"
+#include "kernels/plugin.h"
+#include "kernels/selftest.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -29,13 +32,64 @@ static yk_err add(struct backends *b, const struct backend_ops *ops, struct pool
     return err;
 }
 
+/* Opens a shared object and tests it. One that fails the test is put down as refused. */
+static yk_err add_path(
+    struct backends *b, const char *path, const struct backends_config *config, struct pool *pool, struct yk_diag *why)
+{
+    struct backend *one = NULL;
+    struct yk_diag text = {""};
+    bool hung = false;
+    int cases = 0;
+    for (int i = 0; i < b->n; i++)
+        if (plugin_is(b->at[i]) && !strcmp(plugin_path(b->at[i]), path))
+            return YK_OK;
+    if (b->n == (int)YK_COUNT(b->at) || b->n_refused == (int)YK_COUNT(b->refused))
+        return yk_fail(why, YK_LIMIT, "more than %d backends", (int)YK_COUNT(b->at));
+    yk_err err = plugin_open(path, config, pool, &one, &text);
+    if (err && err != YK_TIMEOUT)
+        return yk_fail(why, err, "%s", text.text);
+    for (int i = 0; !err && i < b->n; i++)
+        if (!strcmp(b->at[i]->ops->name, one->ops->name)) {
+            err = yk_fail(why, YK_EXISTS, "backend %s: another one here is called '%s' as well", path, one->ops->name);
+            one->ops->close(one);
+            return err;
+        }
+    if (!err)
+        err = selftest(one, pool, &cases, &text);
+    if (!err) {
+        if (!cases)
+            log_warn("backend %s claims nothing of the self-test: only runs will show whether it is right", path);
+        b->at[b->n++] = one;
+        return YK_OK;
+    }
+    struct backends_refused *r = &b->refused[b->n_refused++];
+    hung = err == YK_TIMEOUT;
+    if (one)
+        plugin_lost(one, &hung, NULL);
+    snprintf(r->name, sizeof(r->name), "%s", one ? one->ops->name : "");
+    r->hung = hung;
+    if (one)
+        snprintf(r->text, sizeof(r->text), "backend %s (%.200s) is refused: %.240s", one->ops->name, path, text.text);
+    else
+        snprintf(r->text, sizeof(r->text), "%.470s", text.text);
+    if (one)
+        one->ops->close(one);
+    return YK_OK;
+}
+
 yk_err backends_open(const char *spec, struct pool *pool, struct backends *out, struct yk_diag *why)
+{
+    return backends_open_with(spec, NULL, pool, out, why);
+}
+
+yk_err backends_open_with(const char *spec, const struct backends_config *config, struct pool *pool,
+    struct backends *out, struct yk_diag *why)
 {
     struct backends b = {.n = 0};
     yk_err err = YK_OK;
     for (const char *p = spec; !err; p++) {
         size_t n = strcspn(p, ",");
-        char name[64];
+        char name[1024];
         if (n >= sizeof(name) || n == 0) {
             err = yk_fail(why, YK_INVAL, "backend list '%.100s': a name is %s", spec, n ? "too long" : "empty");
             break;
@@ -45,10 +99,16 @@ yk_err backends_open(const char *spec, struct pool *pool, struct backends *out, 
         if (!strcmp(name, "auto")) {
             for (int i = 0; !err && backend_builtin[i] != &backend_ref; i++)
                 err = add(&b, backend_builtin[i], pool, why);
+        } else if (strchr(name, '/')) {
+            err = add_path(&b, name, config, pool, why);
         } else {
             const struct backend_ops *ops = backend_find(name);
             if (!ops)
-                err = yk_fail(why, YK_NOTFOUND, "no backend '%s' here; there are: auto, blas, simd, ref, fake", name);
+                err = yk_fail(why, YK_NOTFOUND,
+                    "no backend '%.100s' here; there are: auto, blas, simd, ref, fake, and shared objects by their "
+                    "path "
+                    "(with a '/')",
+                    name);
             else if (ops != &backend_ref)
                 err = add(&b, ops, pool, why);
         }
@@ -64,6 +124,11 @@ yk_err backends_open(const char *spec, struct pool *pool, struct backends *out, 
     }
     *out = b;
     return YK_OK;
+}
+
+bool backends_lost(struct backend *b, struct yk_diag *why)
+{
+    return plugin_is(b) && plugin_lost(b, NULL, why);
 }
 
 void backends_close(struct backends *b)

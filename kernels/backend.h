@@ -99,12 +99,30 @@ extern const struct backend_ops *const backend_builtin[];
 const struct backend_ops *backend_find(const char *name);
 
 /* The backends of one process, in order of preference; ref is always there and last. */
+#define BACKENDS_MAX 8
 struct backends {
-    struct backend *at[8];
+    struct backend *at[BACKENDS_MAX];
     int n;
+    struct backends_refused { /* from outside: failed the self-test, and are not in `at` */
+        char name[20];
+        bool hung;
+        char text[480];
+    } refused[BACKENDS_MAX];
+    int n_refused;
 };
-/* spec: "auto", or names separated by commas ("blas", "ref", "fake,blas"). why lists what there is. */
+struct backends_config { /* of those from outside */
+    int64_t timeout_ms;  /* a call that takes longer hangs; 0: 10,000 */
+    int64_t check_every; /* one run in so many is repeated with ref; 0: 256, negative: never. From 16 on, checks are
+                            rarer where they would take more than a fifth of the time */
+};
+/* spec: "auto", or names separated by commas ("blas", "ref", "fake,blas"); a name with a '/' is the path of a shared
+ * object (kernels/plugin.h). why lists what there is. A shared object that is none of ours is an error; one that fails
+ * the self-test is in out->refused, and the others are opened. config may be NULL. */
+yk_err backends_open_with(const char *spec, const struct backends_config *config, struct pool *pool,
+    struct backends *out, struct yk_diag *why);
 yk_err backends_open(const char *spec, struct pool *pool, struct backends *out, struct yk_diag *why);
+/* True if b was taken out while it worked: it claims nothing any more. why may be NULL. Any thread. */
+bool backends_lost(struct backend *b, struct yk_diag *why);
 void backends_close(struct backends *b);
 /* All forms of a node over all backends in order of the static rule; returns how many. */
 int backends_forms(struct backends *b, const struct op_ctx *node, struct backend_form *out, int max);

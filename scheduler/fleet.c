@@ -11,6 +11,7 @@
 
 #define HELLO_US 10000000
 #define SAVE_EVERY_US 5000000
+#define MAX_REFUSED 8 /* backends of one agent that are named in the log */
 #define MAX_AGENTS 4096
 
 /* A connection that has not said hello yet. */
@@ -283,6 +284,8 @@ static void join_control(struct fleet *f, struct chan *c, const struct wire_hell
     send_welcome(f, c, h, a);
     log_info("agent %s (%s) joined from %s: %s, %lld cores, %.1f GFLOP/s", a->name, a->class_name, chan_peer(c),
         a->backends, (long long)a->cores, a->gflops);
+    for (size_t i = 0; i < h->device.refused.n && i < MAX_REFUSED; i++)
+        log_warn("agent %s goes without: %.480s", a->name, h->device.refused.at[i]);
     metrics_add(METRIC_agents_joined_total, 1);
     metrics_set(METRIC_agents, fleet_alive(f));
     fleet_save(a);

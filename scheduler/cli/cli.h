@@ -17,7 +17,7 @@ struct cli_opts {
     struct conf_strs inputs, outputs; /* of commands that take several: tensors.h reads them */
     struct conf_strs sizes;           /* NAME=N of named dimensions */
     int objective;
-    int64_t batch, deadline_ms, threads, repeat;
+    int64_t batch, deadline_ms, threads, repeat, backend_timeout_ms, backend_check_every;
     bool explain, watch, ops;
 };
 

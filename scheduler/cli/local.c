@@ -1,6 +1,7 @@
 #include "scheduler/cli/local.h"
 
 #include "common/hash.h"
+#include "common/log.h"
 #include "common/onnx.h"
 #include "common/passes.h"
 #include "kernels/fold.h"
@@ -41,6 +42,20 @@ int local_threads(const struct cli *c)
     return c->o.threads > 0 ? (int)c->o.threads : cores > 0 ? (int)cores : 1;
 }
 
+/* Asked for by name, wrong answers end the command; one that hung is quarantined, and the others do the work. */
+static yk_err open_backends(struct cli *c, struct local *l, struct yk_diag *why)
+{
+    struct backends_config config = {.timeout_ms = c->o.backend_timeout_ms, .check_every = c->o.backend_check_every};
+    yk_err err = backends_open_with(c->o.backend, &config, l->pool, &l->backends, why);
+    for (int i = 0; !err && i < l->backends.n_refused; i++) {
+        if (l->backends.refused[i].hung)
+            log_warn("%s; going on with the others", l->backends.refused[i].text);
+        else
+            err = yk_fail(why, YK_REFUSED, "%s", l->backends.refused[i].text);
+    }
+    return err;
+}
+
 yk_err local_open(struct cli *c, const char *path, struct local *l, struct yk_diag *why)
 {
     struct yk_buf problems = {0}, skeleton = {0};
@@ -60,8 +75,7 @@ yk_err local_open(struct cli *c, const char *path, struct local *l, struct yk_di
         if ((err = use_plan(l, c->o.plan, why)))
             goto out;
     }
-    if ((err = pool_open(local_threads(c), &l->pool, why)) ||
-        (err = backends_open(c->o.backend, l->pool, &l->backends, why)))
+    if ((err = pool_open(local_threads(c), &l->pool, why)) || (err = open_backends(c, l, why)))
         goto out;
     l->batch_dim = graph_batch_dim(l->graph, &l->fixed_batch);
     l->sizes = yk_xalloc(((size_t)l->graph->n_syms + 1) * sizeof *l->sizes);

@@ -63,7 +63,13 @@
     KEY("labels", CONF_STR, NULL, "Names of the classes, a line each, for the five best that are shown of images.", \
         labels, NULL, "FILE")
 #define KEY_THREADS NUMBER("threads", NULL, 0, 1024, "Compute threads; 0: all cores.", threads, "N")
-#define KEY_BACKEND KEY("backend", CONF_STR, "auto", "auto, or a list of backends.", backend, NULL, "LIST")
+#define KEY_BACKEND                                                                                                    \
+    KEY("backend", CONF_STR, "auto", "auto, or a list: ref, simd, blas, or the path of a shared object (with a '/').", \
+        backend, NULL, "LIST"),                                                                                        \
+        NUMBER("backend-timeout-ms", "10000", 1, 3600000,                                                              \
+            "A shared object that takes longer for a call is quarantined.", backend_timeout_ms, "N"),                  \
+        NUMBER("backend-check-every", "256", -1, MANY,                                                                 \
+            "One run in so many of a shared object is repeated with ref; -1: never.", backend_check_every, "N")
 
 static const struct conf_key keys_rest[] = {
     KEY("rest", CONF_STR, "http://127.0.0.1:7711", "Where yoked answers.", rest, NULL, "URL"),
