@@ -202,12 +202,12 @@ double op_flops_norm(const struct op_ctx *c)
     return 7 * (double)shape_count(c->in[0]);
 }
 
-/* Scale, bias, mean and variance have one element per channel and X's type. */
-static yk_err channel_inputs(const struct op_ctx *c, int first)
+/* Scale and bias (inputs 1, 2), mean and variance (3, 4) have one element per channel; two of a pair share a type. */
+static yk_err channel_inputs(const struct op_ctx *c)
 {
     yk_err err;
-    for (int i = first; i < c->n_in; i++) {
-        if ((err = op_want_same(c, 0, i)) != YK_OK)
+    for (int i = 1; i < c->n_in; i++) {
+        if ((err = op_want(c, i, OP_FLOATS)) != YK_OK || (err = op_want_same(c, i - (i + 1) % 2, i)) != YK_OK)
             return err;
         if (c->in[i]->rank != 1 || c->in[i]->dims[0] != c->in[0]->dims[1])
             return yk_fail(c->why, YK_INVAL, "input %d does not have %lld elements", i, (long long)c->in[0]->dims[1]);
@@ -227,7 +227,7 @@ yk_err op_rule_batchnorm(struct op_ctx *c)
     if (!training && c->n_out > 1)
         return yk_fail(c->why, YK_INVAL, "%d outputs without training_mode", c->n_out);
     if ((err = op_want(c, 0, OP_FLOATS)) != YK_OK || (err = op_want_rank(c, 0, 2, YK_MAX_RANK)) != YK_OK ||
-        (err = channel_inputs(c, 1)) != YK_OK)
+        (err = channel_inputs(c)) != YK_OK)
         return err;
     op_out_like(c, 0, c->in[0], c->in[0]->dtype);
     op_out_like(c, 1, c->in[3], c->in[3]->dtype);
@@ -239,7 +239,7 @@ yk_err op_rule_instancenorm(struct op_ctx *c)
 {
     yk_err err;
     if ((err = op_want(c, 0, OP_FLOATS)) != YK_OK || (err = op_want_rank(c, 0, 3, YK_MAX_RANK)) != YK_OK ||
-        (err = channel_inputs(c, 1)) != YK_OK)
+        (err = op_want_same(c, 0, 1)) != YK_OK || (err = channel_inputs(c)) != YK_OK)
         return err;
     op_out_like(c, 0, c->in[0], c->in[0]->dtype);
     return YK_OK;

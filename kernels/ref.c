@@ -42,13 +42,17 @@ static double bf16_to_d(uint16_t h)
     return (double)f;
 }
 
+/* Rounds once: the float in between is rounded to odd, so that it decides no tie. */
 static uint16_t bf16_from_d(double v)
 {
     float f = (float)v;
     uint32_t u;
+    if (fabs((double)f) > fabs(v))
+        f = nextafterf(f, 0);
     memcpy(&u, &f, 4);
     if (isnan(v))
         return (uint16_t)(u >> 16 | 0x40);
+    u |= (double)f != v;
     u += 0x7fff + (u >> 16 & 1);
     return (uint16_t)(u >> 16);
 }

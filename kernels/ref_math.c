@@ -151,7 +151,10 @@ static void unary_piece(void *arg, int64_t begin, int64_t end)
             int64_t v[BLOCK];
             ref_load_i(v, j->in->data, t, at, 1, n);
             for (int64_t i = 0; i < n; i++)
-                v[i] = j->u->i(v[i], j->p);
+                if (t != DT_U64 || v[i] >= 0)
+                    v[i] = j->u->i(v[i], j->p);
+                else if (j->u->i == i_sign) /* 2^63 and more: not negative */
+                    v[i] = 1;
             ref_store_i(j->out->data, j->out->shape.dtype, at, 1, v, n);
         }
     }
@@ -248,18 +251,18 @@ static double fold_d(enum fold_op op, double a, double b)
     }
 }
 
-static int64_t pow_i(int64_t a, int64_t b)
+static int64_t pow_i(int64_t a, int64_t b, bool positive)
 {
-    if (b < 0)
+    if (b < 0 && !positive)
         return a == 1 ? 1 : a == -1 ? (b & 1 ? -1 : 1) : 0;
     uint64_t r = 1, x = (uint64_t)a;
-    for (; b; b >>= 1, x *= x)
-        if (b & 1)
+    for (uint64_t n = (uint64_t)b; n; n >>= 1, x *= x)
+        if (n & 1)
             r *= x;
     return (int64_t)r;
 }
 
-/* *zero turns true on a division by zero; the result is then 0. */
+/* is_u64: of the operands, of OP_POW the exponent. *zero turns true on a division by zero; the result is then 0. */
 static int64_t fold_i(enum fold_op op, int64_t a, int64_t b, bool is_u64, bool *zero)
 {
     uint64_t ua = (uint64_t)a, ub = (uint64_t)b;
@@ -288,13 +291,13 @@ static int64_t fold_i(enum fold_op op, int64_t a, int64_t b, bool is_u64, bool *
         return op == OP_MOD && r && (r < 0) != (b < 0) ? r + b : r;
     }
     case OP_POW:
-        return pow_i(a, b);
+        return pow_i(a, b, is_u64);
     case OP_MIN:
         return less ? a : b;
     case OP_MAX:
         return less ? b : a;
     case OP_PRELU:
-        return a < 0 ? (int64_t)(ua * ub) : a;
+        return a < 0 && !is_u64 ? (int64_t)(ua * ub) : a;
     case OP_AND:
         return a & b;
     case OP_OR:
@@ -352,7 +355,7 @@ static void fold_block(struct fold_job *j, const int64_t *at, int64_t out_at, in
     for (int k = 1; k < c->n_in; k++) {
         ref_load_i(b, c->in[k].data, c->in[k].shape.dtype, at[k + 1], iter_step(&j->it, k + 1), n);
         for (int64_t i = 0; i < n; i++)
-            a[i] = fold_i(j->op, a[i], b[i], c->in[0].shape.dtype == DT_U64, &zero);
+            a[i] = fold_i(j->op, a[i], b[i], c->in[j->op == OP_POW].shape.dtype == DT_U64, &zero);
     }
     if (zero)
         atomic_store(&j->zero, true);
@@ -429,6 +432,11 @@ static yk_err run_where(struct host_call *c)
     return YK_OK;
 }
 
+static bool less_i(int64_t a, int64_t b, enum dtype t)
+{
+    return t == DT_U64 ? (uint64_t)a < (uint64_t)b : a < b;
+}
+
 static yk_err run_clip(struct host_call *c)
 {
     enum dtype t = c->in[0].shape.dtype;
@@ -441,15 +449,15 @@ static yk_err run_clip(struct host_call *c)
     if (hi)
         dhi = ref_d(&c->in[2], 0), ihi = ref_i(&c->in[2], 0);
     for (int64_t i = 0; i < count; i++) {
-        if (dtype_is_float(t) || t == DT_U64) {
+        if (dtype_is_float(t)) {
             ref_load_d(&d, c->in[0].data, t, i, 1, 1);
             d = lo && d < dlo ? dlo : d;
             d = hi && d > dhi ? dhi : d;
             ref_store_d(c->out[0].data, t, i, 1, &d, 1);
         } else {
             ref_load_i(&v, c->in[0].data, t, i, 1, 1);
-            v = lo && v < ilo ? ilo : v;
-            v = hi && v > ihi ? ihi : v;
+            v = lo && less_i(v, ilo, t) ? ilo : v;
+            v = hi && less_i(ihi, v, t) ? ihi : v;
             ref_store_i(c->out[0].data, t, i, 1, &v, 1);
         }
     }
