@@ -1,5 +1,6 @@
 #include "agent/data.h"
 
+#include "agent/data_cifar.h"
 #include "agent/data_files.h"
 #include "agent/data_images.h"
 #include "agent/image.h"
@@ -29,6 +30,7 @@ struct data_set {
     double *mean, *std; /* per channel, or NULL */
     int64_t channels;
     struct data_images *images; /* all of the set, if it is one of images */
+    struct data_cifar *cifar;
 };
 
 int64_t data_count(const struct data_set *d)
@@ -43,7 +45,7 @@ const struct shape *data_sample(const struct data_set *d)
 
 bool data_labelled(const struct data_set *d)
 {
-    return d->y_dtype != DT_NONE || (d->images && data_images_labelled(d->images));
+    return d->y_dtype != DT_NONE || d->cifar || (d->images && data_images_labelled(d->images));
 }
 
 const char *data_name(const struct data_set *d, int64_t sample)
@@ -71,6 +73,7 @@ void data_close(struct data_set *d)
     data_files_close(&d->x_file);
     data_files_close(&d->y_file);
     data_images_close(d->images);
+    data_cifar_close(d->cifar);
     free(d->mean);
     free(d->std);
     free(d);
@@ -265,6 +268,16 @@ static yk_err open_images(
     return err;
 }
 
+static yk_err open_cifar(struct data_set *d, int fd, bool train, struct yk_diag *why)
+{
+    yk_err err = data_cifar_open(fd, d->root, train, &d->cifar, why);
+    if (!err) {
+        d->count = data_cifar_count(d->cifar);
+        d->sample = (struct shape){.dtype = DT_F32, .rank = 3, .dims = {3, 32, 32}};
+    }
+    return err;
+}
+
 /* By what it starts with; a name of an image is an image too, so that a broken one is told as such. */
 static bool is_image(int fd, const char *path)
 {
@@ -316,8 +329,11 @@ static yk_err open_fd(int fd, const char *path, const char *root, const struct d
             err = open_idx(d, fd, split, why);
         else if (faccessat(fd, "x.npy", F_OK, 0) == 0)
             err = open_npy_folder(d, fd, why);
+        else if (data_cifar_here(fd))
+            err = open_cifar(d, fd, strcmp(split, "train") == 0, why);
         else if ((err = open_images(d, fd, path, root, o, why)) == YK_NOTFOUND)
-            err = yk_fail(why, err, "no %s[.gz], no x.npy, no .jpg, .jpeg or .png and no class folders in it", plain);
+            err = yk_fail(why, err,
+                "no %s[.gz], no x.npy, no CIFAR-10 batches, no .jpg, .jpeg or .png and no class folders in it", plain);
         if (err)
             yk_wrap(why, err, "%s", path);
     }
@@ -410,6 +426,12 @@ yk_err data_read(struct data_set *d, int64_t first, int64_t count, void *x, int6
             why, YK_INVAL, "samples %" PRId64 "..%" PRId64 " of a set of %" PRId64, first, first + count, d->count);
     if (d->images)
         return data_images_read(d->images, first, count, x, y, why);
+    if (d->cifar) {
+        yk_err failed = data_cifar_read(d->cifar, first, count, x, y, why);
+        if (!failed && (d->mean || d->std))
+            normalise(d, x, count);
+        return failed;
+    }
     size_t each = (size_t)d->sample_elements * (d->bytes ? 1 : dtype_bytes(d->sample.dtype));
     size_t at = d->x_at + (size_t)first * each, left = (size_t)count * each;
     yk_err err = YK_OK;

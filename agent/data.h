@@ -1,7 +1,8 @@
 /* Data sets: a folder with {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz], a folder with x.npy [+ y.npy], one .npy
- * file, or .npy bytes in memory. Byte pixels become x/255, NCHW float32, then (x - mean[c]) / std[c]. And JPEG and PNG:
- * one file, a folder of them, or class folders; preprocess.h says what becomes of them.
- * Reading is for the io thread; a set may be read by one thread at a time. Errors name the file and the offset. */
+ * file, .npy bytes in memory, or CIFAR-10's binary batches (train, or test as t10k). Byte pixels become x/255, NCHW
+ * float32, then (x - mean[c]) / std[c]. And JPEG and PNG: one file, a folder of them, or class folders; preprocess.h
+ * says what becomes of them. Reading is for the io thread; a set may be read by one thread at a time. Errors name the
+ * file and the offset. */
 #ifndef YK_DATA_H
 #define YK_DATA_H
 

@@ -204,6 +204,57 @@ static void bad_gz(void **state)
     must_refuse("badgz", &o, YK_FORMAT, "t10k-images-idx3-ubyte.gz");
 }
 
+/* Five files of 3, 2, 1, 3 and 2 records; pixel k of record r of all is (r * 7 + k) % 256, its label r % 10. */
+static void cifar(void **state)
+{
+    (void)state;
+    static const int counts[] = {3, 2, 1, 3, 2};
+    static uint8_t record[3 * 3073];
+    static float x[11 * 3072];
+    int64_t y[11];
+    double mean[] = {0, 0, 0.5}, std[] = {1, 1, 0.5};
+    struct data_options o = {.split = "train", .mean = mean, .std = std, .n_mean = 3, .n_std = 3};
+    struct yk_diag why = {0};
+    run("mkdir %s/cifar", root);
+    for (int f = 0, r = 0; f < 5; f++) {
+        char name[40];
+        for (int i = 0; i < counts[f]; i++, r++) {
+            record[i * 3073] = (uint8_t)(r % 10);
+            for (int k = 0; k < 3072; k++)
+                record[i * 3073 + 1 + k] = (uint8_t)(r * 7 + k);
+        }
+        snprintf(name, sizeof name, "cifar/data_batch_%d.bin", f + 1);
+        put(name, record, (size_t)counts[f] * 3073);
+    }
+    struct data_set *d = must_open("cifar", &o);
+    assert_int_equal(data_count(d), 11);
+    assert_true(data_labelled(d) && data_sample(d)->dims[0] == 3 && data_sample(d)->dims[2] == 32);
+    for (int64_t first = 0; first <= 11; first++) { /* over the borders of the files */
+        int64_t n = YK_MIN(11 - first, 5);
+        assert_int_equal(data_read(d, first, n, x, y, &why), YK_OK);
+        for (int64_t i = 0; i < n; i++) {
+            assert_int_equal(y[i], (first + i) % 10);
+            for (int64_t k = 0; k < 3072; k++) {
+                float v = (float)(uint8_t)((first + i) * 7 + k) / 255.0f;
+                assert_true(x[i * 3072 + k] == (k < 2048 ? v : (float)(((double)v - 0.5) / 0.5)));
+            }
+        }
+    }
+    data_close(d);
+    must_refuse("cifar", &(struct data_options){0}, YK_NOTFOUND, "test_batch.bin");
+    record[3073] = 10;
+    put("cifar/test_batch.bin", record, 2 * 3073);
+    d = must_open("cifar", &(struct data_options){0});
+    assert_int_equal(data_read(d, 0, 2, x, y, &why), YK_FORMAT);
+    assert_non_null(strstr(why.text, "test_batch.bin: label 10 at offset 3073"));
+    assert_int_equal(data_read(d, 0, 2, x, NULL, &why), YK_OK);
+    data_close(d);
+    put("cifar/test_batch.bin", record, 3000);
+    must_refuse("cifar", &(struct data_options){0}, YK_FORMAT, "test_batch.bin: 3000 bytes are not whole records");
+    run("cd %s/cifar && rm *.bin && touch data_batch_1 test_batch", root);
+    must_refuse("cifar", &o, YK_UNSUPPORTED, "binary version");
+}
+
 static void put_npy(const char *name, enum dtype t, int rank, const int64_t *dims, const void *data)
 {
     struct shape s = {.dtype = t, .rank = rank};
@@ -343,6 +394,7 @@ int main(void)
         cmocka_unit_test(bad_idx),
         cmocka_unit_test(a_file_that_shrinks),
         cmocka_unit_test(bad_gz),
+        cmocka_unit_test(cifar),
         cmocka_unit_test(npy_files),
         cmocka_unit_test(npy_in_memory),
         cmocka_unit_test(nothing_outside_the_roots),
