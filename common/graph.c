@@ -196,6 +196,14 @@ static struct graph *outermost(struct graph *g)
     return g;
 }
 
+void graph_idle(const struct graph *g, const void *data, int64_t bytes)
+{
+    while (g->parent)
+        g = g->parent;
+    if (g->backing_idle)
+        g->backing_idle(g->backing, data, bytes);
+}
+
 void *graph_alloc_data(struct graph *g, int64_t bytes)
 {
     struct graph_block *b = bytes >= 0 ? yk_try_alloc(1, sizeof *b) : NULL;

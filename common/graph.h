@@ -137,6 +137,7 @@ struct graph {
     struct graph_block *blocks; /* of graph_alloc_data */
     void *backing;              /* what keeps weight data alive (the importer's mapping); ended by backing_close */
     void (*backing_close)(void *backing);
+    void (*backing_idle)(void *backing, const void *data, int64_t bytes); /* graph_idle; NULL: it holds no mapping */
 };
 
 struct graph *graph_open(size_t arena_limit_bytes); /* NULL when memory is gone */
@@ -148,6 +149,10 @@ struct graph *graph_open_child(struct graph *parent); /* a subgraph in the paren
  * outermost graph (or until graph_sweep_data). NULL when memory is gone. */
 void *graph_alloc_data(struct graph *g, int64_t bytes);
 void graph_sweep_data(struct graph *top); /* frees such data that no value or attribute refers to */
+
+/* A hint: weight data of a mapped file that nobody reads soon, because it was copied or packed, leaves resident memory;
+ * it is read from the file again when somebody does. data NULL: all of it. Other data is not touched. Thread: any. */
+void graph_idle(const struct graph *g, const void *data, int64_t bytes);
 
 /* Builders, for importer, passes, grad and tests. Return an id or YK_ABSENT when memory is gone. Strings are copied. */
 int32_t graph_add_value(struct graph *g, const char *name, enum value_kind kind, enum dtype dtype);

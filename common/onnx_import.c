@@ -239,6 +239,11 @@ static void close_backing(void *backing)
     free(list);
 }
 
+static void idle_backing(void *backing, const void *data, int64_t bytes)
+{
+    onnx_import_idle(*(struct onnx_mapping *const *)backing, data, bytes);
+}
+
 static yk_err import(const void *data, size_t len, const char *folder, struct onnx_mapping *mapping, struct graph **out,
     struct yk_buf *problems, struct yk_diag *why)
 {
@@ -254,6 +259,7 @@ static yk_err import(const void *data, size_t len, const char *folder, struct on
     *list = mapping;
     im.root->backing = list;
     im.root->backing_close = close_backing;
+    im.root->backing_idle = mapping ? idle_backing : NULL;
     yk_err err = read_model(&im);
     if (!err && im.n_problems > 0) {
         int hidden = YK_MAX(im.n_problems - ONNX_MAX_PROBLEMS, 0);

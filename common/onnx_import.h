@@ -163,6 +163,7 @@ yk_err onnx_import_tensor(struct onnx_import *im, struct pb tensor, const char *
 yk_err onnx_import_scalar(struct onnx_import *im, const struct attr *a, const char *what, struct value *v);
 yk_err onnx_import_map(const char *path, struct onnx_mapping **out, struct yk_diag *why);
 void onnx_import_unmap(struct onnx_mapping *list);
+void onnx_import_idle(const struct onnx_mapping *list, const void *data, int64_t bytes); /* as graph_idle says */
 
 /* onnx_import_upgrade.c: brings the node from opset im->opset to its opset-17 form and emits it. */
 yk_err onnx_import_upgrade(struct onnx_import *im, struct onnx_scope *scope, struct onnx_node *n);

@@ -84,6 +84,22 @@ void onnx_import_unmap(struct onnx_mapping *list)
     }
 }
 
+/* Whole pages only: a neighbour may be in use, and then would be read again for nothing. */
+void onnx_import_idle(const struct onnx_mapping *list, const void *data, int64_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    for (const struct onnx_mapping *m = list; m; m = m->next) {
+        uintptr_t first = (uintptr_t)(data ? data : m->data), start = (uintptr_t)m->data;
+        uintptr_t last = first + (data ? (uintptr_t)bytes : m->len);
+        if (first < start || last > start + m->len || (data && bytes < 0))
+            continue;
+        first = data ? (first + page - 1) / page * page : first;
+        last = data ? last / page * page : last;
+        if (first < last)
+            (void)madvise((void *)first, last - first, MADV_DONTNEED); /* a hint */
+    }
+}
+
 /* Relative, and no component of it is ".." or empty. */
 static bool plain_path(const char *s)
 {

@@ -144,6 +144,7 @@ static yk_err gather_weight(struct exec *e, const struct exec_config *c, int32_t
         if (!(e->copies[v] = yk_try_aligned((size_t)bytes)))
             return yk_fail(why, YK_NOMEM, "no memory for weight '%s' of %lld bytes", w->name, (long long)bytes);
         memcpy(e->copies[v], data, (size_t)bytes);
+        graph_idle(e->graph, data, bytes); /* the original is not read again */
         e->held += bytes;
         data = e->copies[v];
     }

@@ -33,6 +33,7 @@ export YOKE_SEED=${YOKE_SEED:-$(date +%s)}
 export PYTHON=/usr/bin/python3 # Debian's, which has torch and onnx
 export PYTHONDONTWRITEBYTECODE=1
 export YOKE_MODELS=$PWD/build/models
+export YOKE_ZOO=$PWD/build/zoo
 passed=0 failed=0 skipped=0
 report=build/test-report
 mkdir -p "$report"
@@ -113,6 +114,11 @@ echo "seed $YOKE_SEED"
 if wanted lint; then stage lint "$PYTHON" tests/lint/lint.py; fi
 stage build-release build release
 if wanted unit || wanted models; then stage golden-models "$PYTHON" tests/golden/make_models.py "$YOKE_MODELS"; fi
+if wanted unit || wanted models; then
+    zoo=(--small)
+    [ $full -eq 0 ] || zoo=()
+    stage golden-zoo "$PYTHON" tests/golden/make_zoo.py "$YOKE_ZOO" "${zoo[@]}"
+fi
 if wanted unit; then suite unit release -LE 'fuzz'; fi
 if wanted sanitizers || wanted fuzz; then
     stage build-sanitizers build dev

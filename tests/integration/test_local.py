@@ -6,7 +6,8 @@ import subprocess
 import sys
 import tempfile
 
-from harness import local
+import harness
+from harness import MODELS, local
 from run import Skip
 
 DATA = pathlib.Path("/usr/share/libonnx-testdata/data")
@@ -118,3 +119,14 @@ def test_several_inputs_and_outputs():
                                 ((f"--input=a={a}", f"--input=b={model}"), "m.onnx")):
             done = local("infer", model, *arguments, ok=False)
             assert done.code == 1 and says in done.err, done.err
+
+
+def test_resident_memory_of_a_run():
+    """Weights in place: what a run holds is weights and memory plan, plus 16 MiB and 10 %."""
+    model = MODELS and MODELS / "resnet34_224.onnx"
+    if not model or not model.exists():
+        raise Skip("no golden models (YOKE_MODELS)")
+    for batch in (1, 8):
+        done = subprocess.run([harness.BIN / "bench_open", model, str(batch)], capture_output=True, text=True, timeout=600)
+        last = done.stdout.strip().split("\n")[-1]
+        assert done.returncode == 0 and last.endswith(": inside"), done.stdout + done.stderr
