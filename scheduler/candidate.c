@@ -95,8 +95,10 @@ static struct schedule_step *make_steps(const struct cost_line *l, int32_t *n_st
         for (int32_t i = 0; i < n_edges; i++)
             if (l->edges[i].to == s)
                 list[k++] = i;
-        steps[n_edges + s] = (struct schedule_step){
-            .resource = l->stages[s].agent, .busy_ms = l->stages[s].ms, .n_before = k, .before = list};
+        steps[n_edges + s] = (struct schedule_step){.resource = l->stages[s].agent,
+            .busy_ms = l->stages[s].ms + l->stages[s].message_ms,
+            .n_before = k,
+            .before = list};
     }
     *n_steps = n;
     return steps;

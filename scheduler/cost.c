@@ -269,6 +269,21 @@ void cost_line_fini(struct cost_line *l)
     *l = (struct cost_line){0};
 }
 
+/* One end of a message. */
+static void add_message(const struct cost_model *m, struct cost_line *l, int32_t agent, double *load)
+{
+    double ms = agent >= 0 ? m->view->agents[agent].message_ms : 0;
+    if (!(ms > 0))
+        return;
+    load[agent] += ms;
+    l->first_ms += ms;
+    for (int32_t s = 0; s < l->n_stages; s++)
+        if (l->stages[s].agent == agent) {
+            l->stages[s].message_ms += ms;
+            break;
+        }
+}
+
 static yk_err add_edge(const struct cost_model *m, struct cost_line *l, int32_t from, int32_t to, int32_t from_agent,
     int32_t to_agent, int64_t bytes, enum plan_codec codec, double *load, struct yk_diag *why)
 {
@@ -284,6 +299,8 @@ static yk_err add_edge(const struct cost_model *m, struct cost_line *l, int32_t 
     e->resource = m->link_resource[link];
     load[e->resource] += e->busy_ms;
     l->first_ms += e->busy_ms + e->latency_ms;
+    add_message(m, l, from_agent, load);
+    add_message(m, l, to_agent, load);
     return YK_OK;
 }
 
@@ -343,6 +360,7 @@ yk_err cost_price(const struct cost_model *m, int32_t source, const int32_t *age
         load[agents[s]] += l.stages[s].ms;
         l.first_ms += l.stages[s].ms;
     }
+    add_message(m, &l, source, load);
     if (!err)
         err = price_edges(m, &l, forced, which, load, why);
     for (int32_t r = 0; r < m->n_resources && !err; r++)

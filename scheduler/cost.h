@@ -11,6 +11,7 @@
  *   node time  = profile of the node in its form, linear between measured sizes, proportional above them, half of the
  *                smallest fixed below them; of an agent without any profile FLOPs / GFLOP/s + bytes / GB/s; times
  *                slow_factor, over (1 - busy_frac)
+ *   messages   = an agent spends message_ms at each end of a transfer, and the source once more for the result to yoked
  * Several pipelines of a forced plan: the largest of their costs for their shares, and no less than any resource's sum.
  */
 #ifndef YK_COST_H
@@ -37,7 +38,7 @@ struct cost_model {
 
 struct cost_stage {
     int32_t agent;
-    double ms;
+    double ms, message_ms; /* of its nodes; of the messages of its agent, counted at the agent's first stage */
 };
 struct cost_edge {
     int32_t from, to; /* stages; -1 the source, -2 yoked */

@@ -11,6 +11,7 @@
 #define PROFILE_BUDGET_MS 4000
 #define PROFILE_TIMEOUT_US 60000000
 #define MAX_ROWS 400000
+#define MESSAGE_MS 0.08 /* measured on two cores: two stages in processes of one machine, microbatch 1 */
 
 struct profile_row {
     int32_t node;
@@ -213,7 +214,8 @@ static void put_agent(struct fleet *f, struct view *v, struct fleet_agent *a, co
         .memory_bytes = a->memory_bytes > 0 ? YK_MAX(a->memory_bytes - a->reserved_bytes, (int64_t)1) : 0,
         .gflops = a->gflops,
         .gbytes_per_s = a->gbytes_per_s,
-        .slow_factor = a->slow_factor};
+        .slow_factor = a->slow_factor,
+        .message_ms = MESSAGE_MS};
     snprintf(to->id, sizeof to->id, "%s", a->id);
     snprintf(to->name, sizeof to->name, "%s", a->name);
     snprintf(to->class_name, sizeof to->class_name, "%s", a->class_name);

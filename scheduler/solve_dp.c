@@ -236,6 +236,16 @@ static double bound_of(struct search *s, int32_t label)
     return cost + rest + (double)(s->m->count - 1) * YK_MAX(0.0, work / all - l->top);
 }
 
+/* One end of a message. */
+static void message(struct search *s, int32_t label, int32_t agent)
+{
+    double ms = agent >= 0 ? s->m->view->agents[agent].message_ms : 0;
+    if (ms > 0) {
+        s->labels[label].sum += ms;
+        loads_of(s, label)[agent] += ms;
+    }
+}
+
 /* Adds an edge of bytes to the label; false if there is no link. */
 static bool transfer(struct search *s, int32_t label, int32_t from, int32_t to, int64_t bytes)
 {
@@ -248,6 +258,8 @@ static bool transfer(struct search *s, int32_t label, int32_t from, int32_t to, 
     double busy = cost_transfer_ms(s->m, link, bytes, &latency);
     s->labels[label].sum += busy + latency;
     loads_of(s, label)[s->m->link_resource[link]] += busy;
+    message(s, label, from);
+    message(s, label, to);
     return true;
 }
 
@@ -340,8 +352,8 @@ static bool fits(struct search *s, int32_t agent, int32_t p, int32_t q)
     return r->bytes <= limit;
 }
 
-/* The resources whose load can still grow behind a label: agents that are left, and links that end at one of those
- * and begin at one or at an owner of a live value, or go back to the source. */
+/* The resources whose load can still grow behind a label: agents that are left, those that will send or receive, and
+ * links that end at an agent that is left and begin at one or at an owner of a live value, or go back to the source. */
 static void find_open(struct search *s, int32_t label)
 {
     const struct cost_model *m = s->m;
@@ -356,6 +368,9 @@ static void find_open(struct search *s, int32_t label)
         }
     for (int32_t k = 0; k < s->cuts.at[l->pos].n_values; k++)
         holds |= 1u << (owner[k] < 0 ? s->source : owner[k]);
+    for (int32_t a = 0; a < m->view->n_agents; a++)
+        if (m->view->agents[a].message_ms > 0 && (a == s->source || (holds >> a & 1)))
+            s->open[a] = true;
     for (int32_t i = 0; i < m->view->n_links; i++) {
         int32_t from = m->view->links[i].from, to = m->view->links[i].to;
         if (from < 0 || to < 0 || from >= m->view->n_agents || to >= m->view->n_agents)
@@ -479,6 +494,7 @@ static void run_pass(struct search *s)
     s->labels[root] = (struct label){.parent = -1, .next = -1, .agent = -1};
     memset(loads_of(s, root), 0, (size_t)s->m->n_resources * sizeof(double));
     memset(owners_of(s, root), 0xff, (size_t)s->max_live);
+    message(s, root, s->source);
     if (s->m->req->source < 0 && cost_link(s->m, -1, s->source) >= 0) {
         int64_t bytes = 0;
         for (int32_t i = 0; i < s->m->graph->n_inputs; i++)

@@ -26,7 +26,8 @@ struct view_agent {
     double slow_factor;            /* measured / predicted of late stages in this heat state; 1 if unknown */
     const struct view_time *times; /* sorted by (node, form, size) */
     int32_t n_times;
-    double busy_frac; /* taken by other loaded pipelines */
+    double busy_frac;  /* taken by other loaded pipelines */
+    double message_ms; /* of its compute that one end of a message takes: hand-over between threads, headers, system */
 };
 
 struct view_link {    /* directed; absent links do not exist */

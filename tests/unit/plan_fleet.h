@@ -162,6 +162,7 @@ static inline void pf_random(struct pf *f, const struct graph *g, struct yk_rng 
         a->gbytes_per_s = yk_rng_below(r, 2) ? 1 : 0;
         a->slow_factor = yk_rng_below(r, 4) ? 1 : 1.5;
         a->busy_frac = yk_rng_below(r, 4) ? 0 : 0.5;
+        a->message_ms = yk_rng_below(r, 3) ? 0 : 0.05 * (double)yk_rng_below(r, 40);
         if (yk_rng_below(r, 12) == 0) {
             a->usable = false;
             snprintf(a->why_not, sizeof a->why_not, "is hot");
