@@ -329,7 +329,8 @@ static void on_dialled(void *arg, yk_err err, struct net_conn *conn, const char 
     struct agent *a = arg;
     a->dialing = NULL;
     if (err) {
-        log_debug("cannot dial %s: %s", url, yk_err_text(err));
+        log_at(a->retry_us == RETRY_FIRST_US ? LOG_WARN : LOG_DEBUG, "cannot reach %s: %s; trying again", url,
+            yk_err_text(err));
         retry_later(a);
         return;
     }

@@ -4,6 +4,7 @@
 #include "agent/sensor.h"
 #include "common/conf.h"
 #include "common/log.h"
+#include "common/net_url.h"
 
 #include <errno.h>
 #include <malloc.h>
@@ -158,7 +159,11 @@ static int run(const struct options *o)
     struct agent_emulate emulate;
     struct yk_diag why = {0};
     int code = EXIT_FAILED;
-    yk_err err = o->emulate ? emulate_load(o->emulate, &emulate, &why) : YK_OK;
+    yk_err err = net_url_check("scheduler", "tcp", o->scheduler, &why);
+    if (!err)
+        err = net_url_check("listen", "tcp", o->listen, &why);
+    if (!err && o->emulate)
+        err = emulate_load(o->emulate, &emulate, &why);
     if (err) {
         log_error("%s", why.text);
         return EXIT_USAGE;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -291,6 +292,11 @@ yk_err storage_dir_open(const char *path, struct storage **out, struct yk_diag *
         e = errno;
     if (!e && faccessat(fd, ".", W_OK | X_OK, 0) != 0)
         e = errno;
+    /* Two processes with one identity would throw each other out for ever. */
+    if (!e && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        close(fd);
+        return yk_fail(why, YK_BUSY, "state folder '%s' is in use by another process: give each its own", path);
+    }
     if (e) {
         if (fd >= 0)
             close(fd);

@@ -33,7 +33,8 @@ struct storage {
     const struct storage_ops *ops;
 };
 
-yk_err storage_dir_open(const char *dir, struct storage **out, struct yk_diag *why); /* makes dir with mode 0700 */
+/* Makes dir with mode 0700 and locks it until close: YK_BUSY if another has it. */
+yk_err storage_dir_open(const char *dir, struct storage **out, struct yk_diag *why);
 yk_err storage_mem_open(struct storage **out);
 
 #endif

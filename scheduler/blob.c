@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -25,6 +26,7 @@ struct entry {
 
 struct blobs {
     char *dir;
+    int lock; /* the folder, locked */
     struct file *files;
     int32_t n_files;
     struct entry *table; /* open addressing by the hash's own first bytes */
@@ -48,7 +50,16 @@ yk_err blobs_open(const char *dir, struct blobs **out, struct yk_diag *why)
     yk_err err = make_dir(dir, why);
     if (err)
         return err;
+    int lock = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (lock < 0)
+        return yk_fail(why, yk_err_from_errno(errno), "cannot open folder %s: %s", dir, strerror(errno));
+    if (flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        close(lock);
+        return yk_fail(
+            why, YK_BUSY, "folder %s is in use by another yoked: put each database into a folder of its own", dir);
+    }
     struct blobs *b = yk_xalloc(sizeof *b);
+    b->lock = lock;
     b->dir = yk_xstrdup(dir);
     b->cap = 1024;
     b->table = yk_xalloc(b->cap * sizeof *b->table);
@@ -70,6 +81,7 @@ void blobs_close(struct blobs *b)
     free(b->files);
     free(b->table);
     free(b->dir);
+    close(b->lock);
     free(b);
 }
 

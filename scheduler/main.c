@@ -1,6 +1,7 @@
 /* yoked: reads its configuration, opens the scheduler and REST, and keeps --local-agents running. */
 #include "common/conf.h"
 #include "common/log.h"
+#include "common/net_url.h"
 #include "kernels/fold.h"
 #include "scheduler/rest.h"
 
@@ -225,14 +226,6 @@ static void make_parents(const char *path)
     free(copy);
 }
 
-static bool is_loopback_url(const char *url)
-{
-    const char *host = strstr(url, "://");
-    host = host ? host + 3 : "";
-    return (strncmp(host, "127.", 4) == 0 && strspn(host, "0123456789.:") == strlen(host)) ||
-           strncmp(host, "localhost:", 10) == 0 || strncmp(host, "[::1]:", 6) == 0;
-}
-
 static int serve(struct options *o)
 {
     struct yk_diag why = {0};
@@ -242,13 +235,10 @@ static int serve(struct options *o)
     yk_err err = YK_OK;
     if (!db)
         err = yk_fail(&why, YK_INVAL, "there is no home and no state directory: give --db=FILE");
-    if (!err && !is_loopback_url(o->listen))
-        err =
-            yk_fail(&why, YK_PERM, "--listen=%s is not loopback: without TLS agents join on 127.0.0.1 only", o->listen);
-    if (!err && strncmp(o->rest, "http://127.", 11) != 0 && strncmp(o->rest, "http://localhost:", 17) != 0 &&
-        strncmp(o->rest, "http://[::1]:", 13) != 0)
-        err = yk_fail(
-            &why, YK_PERM, "--rest=%s is not loopback: without TLS and tokens REST answers on 127.0.0.1 only", o->rest);
+    if (!err)
+        err = net_url_check("listen", "tcp", o->listen, &why);
+    if (!err)
+        err = net_url_check("rest", "http", o->rest, &why);
     if (!err) {
         if (!o->db)
             make_parents(db);

@@ -3,6 +3,7 @@
 #include "common/http.h"
 #include "common/json.h"
 #include "common/metrics.h"
+#include "common/net_url.h"
 #include "common/preprocess.h"
 #include "scheduler/columns.h"
 
@@ -496,10 +497,9 @@ static const struct http_on http_on = {on_headers, on_request, on_vanished};
 
 yk_err rest_open(struct net *net, const char *url, struct sched *sched, struct rest **out, struct yk_diag *why)
 {
-    if (strncmp(url, "http://", 7) == 0 && !is_loopback(url + 7))
-        return yk_fail(why, YK_PERM,
-            "--rest=%s is not loopback: without TLS and tokens REST answers on 127.0.0.1, localhost and [::1] only",
-            url);
+    yk_err bad = strncmp(url, "http://", 7) == 0 ? net_url_check("rest", "http", url, why) : YK_OK;
+    if (bad)
+        return bad;
     struct rest *r = yk_xalloc(sizeof *r);
     r->net = net;
     r->sched = sched;

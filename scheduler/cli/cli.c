@@ -55,32 +55,43 @@ out:
     return err;
 }
 
-yk_err cli_write_file(const char *path, const void *data, size_t len, struct yk_diag *why)
+static yk_err write_all(int fd, const char *path, const void *data, size_t len, struct yk_diag *why)
 {
-    yk_err err = YK_OK;
-    char *temp = yk_xasprintf("%s.part-%ld", path, (long)getpid());
-    int fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        err = yk_fail(why, yk_err_from_errno(errno), "cannot write %s: %s", path, strerror(errno));
-        free(temp);
-        return err;
-    }
     for (size_t done = 0; done < len;) {
         ssize_t n = write(fd, (const uint8_t *)data + done, len - done);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0) {
-            err = yk_fail(why, yk_err_from_errno(errno), "cannot write %s: %s", path, strerror(errno));
-            break;
-        }
+        if (n < 0)
+            return yk_fail(why, yk_err_from_errno(errno), "cannot write %s: %s", path, strerror(errno));
         done += (size_t)n;
     }
+    return YK_OK;
+}
+
+yk_err cli_write_file(const char *path, const void *data, size_t len, struct yk_diag *why)
+{
+    struct stat st;
+    yk_err err = YK_OK;
+    bool there = stat(path, &st) == 0, in_place = there && !S_ISREG(st.st_mode);
+    /* A link keeps pointing where it does; a device or pipe is written, never replaced. */
+    char *target = there && !in_place ? realpath(path, NULL) : NULL;
+    if (!target)
+        target = yk_xstrdup(path);
+    char *temp = in_place ? yk_xstrdup(path) : yk_xasprintf("%s.part-%ld", target, (long)getpid());
+    int fd = open(temp, O_WRONLY | (in_place ? 0 : O_CREAT | O_TRUNC) | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        err = yk_fail(why, yk_err_from_errno(errno), "cannot write %s: %s", path, strerror(errno));
+        goto out;
+    }
+    err = write_all(fd, path, data, len, why);
     if (close(fd) != 0 && !err)
         err = yk_fail(why, yk_err_from_errno(errno), "cannot write %s: %s", path, strerror(errno));
-    if (!err && rename(temp, path) != 0)
+    if (!err && !in_place && rename(temp, target) != 0)
         err = yk_fail(why, yk_err_from_errno(errno), "cannot rename to %s: %s", path, strerror(errno));
-    if (err)
+    if (err && !in_place)
         unlink(temp);
+out:
     free(temp);
+    free(target);
     return err;
 }

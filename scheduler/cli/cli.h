@@ -48,7 +48,7 @@ extern const char *const cli_objectives[]; /* by cli_opts.objective: "latency", 
 int cli_fail(yk_err err, const struct yk_diag *why);
 /* A file into memory (at most limit bytes); free() it. */
 yk_err cli_read_file(const char *path, size_t limit, uint8_t **data, size_t *len, struct yk_diag *why);
-/* Written beside and renamed, so that a failure leaves the old file. */
+/* Written beside and renamed, so that a failure leaves the old file; what is no regular file is written in place. */
 yk_err cli_write_file(const char *path, const void *data, size_t len, struct yk_diag *why);
 
 int cli_agents(struct cli *c);

@@ -9,7 +9,7 @@ import subprocess
 import urllib.parse
 
 import harness
-from harness import BIN, DATASETS, FMNIST, Fleet, resident_bytes
+from harness import BIN, DATASETS, FMNIST, ROOT, Fleet, local, resident_bytes
 
 
 def test_second_daemon_on_one_database():
@@ -197,3 +197,40 @@ def test_full_disk():
         assert done.code == 1 and done.err.strip(), done
         assert fleet.list("models") == []
         assert fleet.yoked.poll() is None
+
+
+def test_output_replaces_files_only():
+    """A device is written, a link keeps its target, a full device is an error and no node is replaced."""
+    with Fleet() as fleet:
+        out = fleet.dir / "real.npy"
+        link = fleet.dir / "link.npy"
+        out.write_bytes(b"old")
+        link.symlink_to(out)
+        arguments = ("infer", FMNIST, f"--input={ROOT / 'tests/golden/fmnist_x.npy'}")
+        local(*arguments, f"--output={link}")
+        assert link.is_symlink() and out.read_bytes()[:6] == b"\x93NUMPY"
+        answer = local(*arguments, "--output=/dev/full", ok=False)
+        assert answer.code == 1 and "/dev/full" in answer.err and "space" in answer.err, answer.err
+        assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+
+
+def test_one_agent_per_state_folder():
+    with Fleet() as fleet:
+        fleet.agent("pc")
+        taken = fleet.dir / "taken"
+        first = subprocess.Popen([BIN / "yoke-agent", f"--scheduler={fleet.listen}", f"--state={taken}", "--name=one"],
+                                 stderr=subprocess.DEVNULL)
+        try:
+            fleet.wait_alive("one")
+            done = subprocess.run([BIN / "yoke-agent", f"--scheduler={fleet.listen}", f"--state={taken}", "--name=two"],
+                                  capture_output=True, text=True, timeout=20)
+            assert done.returncode == 1 and "taken" in done.stderr and "in use" in done.stderr, done.stderr
+        finally:
+            first.kill()
+            first.wait()
+
+
+def test_agents_stay_on_loopback():
+    for flag in ("--listen=tcp://0.0.0.0:0", "--scheduler=tcp://10.0.0.1:7712", "--scheduler=foo"):
+        done = subprocess.run([BIN / "yoke-agent", flag], capture_output=True, text=True, timeout=20)
+        assert done.returncode == 2 and flag in done.stderr, (flag, done.stderr)
