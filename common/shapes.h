@@ -30,6 +30,12 @@ yk_err shapes_infer(const struct graph *g, const int64_t *sizes, const struct sh
     struct shapes *out, struct yk_diag *why);
 void shapes_fini(struct shapes *s);
 
+/* Shapes of the outputs of a subgraph from those of its inputs and of what it captures; rank -1 where they are not
+ * known, also because the subgraph cannot run with these. capture fills the shape of a value of the graph around, if
+ * known. */
+yk_err shapes_subgraph(const struct graph *sub, const struct shape *in,
+    void (*capture)(void *arg, int32_t value, struct shape *out), void *arg, struct shape *out, struct yk_diag *why);
+
 /* Fills c->in, content and the outputs of one node from inferred shapes, so that op_flops and kernels can ask. */
 void shapes_node(const struct graph *g, const struct shapes *s, int32_t node, struct op_ctx *c);
 

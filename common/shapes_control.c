@@ -30,6 +30,25 @@ static yk_err walk_child(const struct graph *child, struct shapes *c, struct yk_
     return err == YK_NOMEM ? yk_fail(why, err, "no memory for shapes") : YK_OK;
 }
 
+yk_err shapes_subgraph(const struct graph *sub, const struct shape *in,
+    void (*capture)(void *arg, int32_t value, struct shape *out), void *arg, struct shape *out, struct yk_diag *why)
+{
+    struct shapes c;
+    bool fits = false;
+    yk_err err = shapes_start(sub, &c, why);
+    for (int32_t v = 0; !err && v < sub->n_values; v++)
+        if (sub->values[v].kind == VALUE_CAPTURE && sub->values[v].capture != YK_ABSENT)
+            capture(arg, sub->values[v].capture, &c.of[v]);
+    for (int32_t k = 0; !err && k < sub->n_inputs; k++)
+        c.of[sub->inputs[k]] = in[k];
+    if (!err)
+        err = walk_child(sub, &c, why, &fits);
+    for (int32_t k = 0; !err && k < sub->n_outputs; k++)
+        out[k] = fits ? c.of[sub->outputs[k]] : (struct shape){.dtype = DT_NONE, .rank = -1};
+    shapes_fini(&c);
+    return err;
+}
+
 static const struct graph *subgraph(const struct node *n, const char *name)
 {
     const struct attr *a = node_attr(n, name);

@@ -277,6 +277,27 @@ static yk_err get(struct dynamic *d, struct frame *f, int32_t v, struct dyn_valu
     return dyn_borrow(d->heap, &t, out, why);
 }
 
+struct captured {
+    struct dynamic *d;
+    struct frame *f;
+};
+
+static void capture_shape(void *arg, int32_t value, struct shape *out)
+{
+    struct captured *c = arg;
+    struct dyn_value *v = NULL;
+    if (get(c->d, c->f, value, &v, NULL) == YK_OK && v->type == VALUE_TENSOR)
+        *out = v->tensor.shape;
+    dyn_unref(v);
+}
+
+yk_err dynamic_outputs(struct dynamic *d, struct frame *f, const struct graph *sub, const struct shape *in,
+    struct shape *out, struct yk_diag *why)
+{
+    struct captured c = {d, f};
+    return shapes_subgraph(sub, in, capture_shape, &c, out, why);
+}
+
 yk_err dynamic_tensor(struct dyn_value *const *in, int i, const char *what, struct tensor **out, struct yk_diag *why)
 {
     char text[160];

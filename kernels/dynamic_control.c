@@ -46,36 +46,62 @@ static void lists_free(struct list *l, int n)
     }
 }
 
-/* A stacked result of no trips: [0, ...] as the body's output is declared, unknown axes empty too. */
-static yk_err join_none(
-    struct dynamic *d, const struct graph *body, int k, int64_t axis, struct dyn_value **out, struct yk_diag *why)
+/* The element type and shape of output k of a body that made no trip: as its shape rules say for these inputs, else as
+ * the output is declared, unknown axes empty. */
+static yk_err element_of(struct dynamic *d, struct frame *f, const struct graph *body, const struct shape *in, int k,
+    struct shape *out, struct yk_diag *why)
 {
     const struct value *v = &body->values[body->outputs[k]];
-    struct shape s = {.dtype = v->kind == VALUE_WEIGHT ? v->shape.dtype : v->dtype, .rank = 1};
-    int rank = v->kind == VALUE_WEIGHT ? v->shape.rank : v->rank, at;
-    if (s.dtype == DT_NONE)
-        return yk_fail(why, YK_UNSUPPORTED, "no trip was made, and '%s' has no declared type", v->name);
-    if (rank > 0 && rank < YK_MAX_RANK)
-        s.rank = rank + 1;
-    yk_err err = op_axis(axis, s.rank, &at, why);
+    struct shape shapes[OP_MAX_OUT + 1];
+    yk_err err = dynamic_outputs(d, f, body, in, shapes, why);
     if (err)
         return err;
-    for (int i = 0, from = 0; i < s.rank; i++) {
-        s.dims[i] = 0;
-        if (i == at || rank <= 0)
-            continue;
-        s.dims[i] = v->kind == VALUE_WEIGHT ? v->shape.dims[from] : YK_MAX(v->dims[from].value, 0);
-        from++;
-    }
-    return dyn_tensor(d->heap, &s, out, why);
+    *out = shapes[k];
+    if (shape_bytes(out) >= 0 && out->dtype != DT_NONE)
+        return YK_OK;
+    if (v->dtype == DT_NONE)
+        return yk_fail(why, YK_UNSUPPORTED, "no trip was made, and '%s' has no declared type", v->name);
+    *out = (struct shape){.dtype = v->dtype, .rank = YK_MAX(v->rank, 0)};
+    for (int i = 0; i < out->rank; i++)
+        out->dims[i] = YK_MAX(v->dims[i].value, 0);
+    return YK_OK;
 }
 
-static yk_err join(struct dynamic *d, const struct graph *body, int k, const struct list *l, int64_t axis, bool reverse,
+struct stack { /* how a body's output k is put together */
+    struct dynamic *d;
+    struct frame *f;
+    const struct graph *body;
+    const struct shape *in; /* of the body */
+};
+
+static yk_err join_none(const struct stack *s, int k, int64_t axis, struct dyn_value **out, struct yk_diag *why)
+{
+    struct shape one, all;
+    int at;
+    yk_err err = element_of(s->d, s->f, s->body, s->in, k, &one, why);
+    if (err)
+        return err;
+    all = (struct shape){.dtype = one.dtype, .rank = one.rank + 1};
+    if (all.rank > YK_MAX_RANK)
+        return yk_fail(why, YK_LIMIT, "it would have %d axes, the limit is %d", all.rank, YK_MAX_RANK);
+    if ((err = op_axis(axis, all.rank, &at, why)))
+        return err;
+    for (int i = 0, from = 0; i < all.rank; i++)
+        all.dims[i] = i == at ? 0 : one.dims[from++];
+    return dyn_tensor(s->d->heap, &all, out, why);
+}
+
+static yk_err join(const struct stack *s, int k, const struct list *l, int64_t axis, bool reverse,
     struct dyn_value **out, struct yk_diag *why)
 {
     yk_err err =
-        l->n ? dynamic_join(d, l->at, l->n, axis, true, reverse, out, why) : join_none(d, body, k, axis, out, why);
-    return err ? yk_wrap(why, err, "stacked output '%s'", body->values[body->outputs[k]].name) : YK_OK;
+        l->n ? dynamic_join(s->d, l->at, l->n, axis, true, reverse, out, why) : join_none(s, k, axis, out, why);
+    return err ? yk_wrap(why, err, "stacked output '%s'", s->body->values[s->body->outputs[k]].name) : YK_OK;
+}
+
+static struct shape shape_of(const struct dyn_value *v)
+{
+    return v && v->type == VALUE_TENSOR ? v->tensor.shape : (struct shape){.dtype = DT_NONE, .rank = -1};
 }
 
 /* ---- If ---- */
@@ -142,9 +168,14 @@ static yk_err run_loop(struct dynamic *d, struct frame *f, const struct node *n,
     }
     for (int i = 0; i < carried && !err; i++)
         out[i] = dyn_ref(t.in[2 + i]);
+    struct shape shapes[OP_MAX_IN + 2] = {{.dtype = DT_I64, .rank = scalar_rank(body, 0), .dims = {1}},
+        {.dtype = DT_BOOL, .rank = scalar_rank(body, 1), .dims = {1}}};
+    for (int i = 0; i < carried; i++)
+        shapes[2 + i] = shape_of(t.in[2 + i]);
+    struct stack s = {d, f, body, shapes};
     for (int i = 0; i < stacked && !err; i++)
         if (n->out[carried + i] != YK_ABSENT)
-            err = join(d, body, 1 + carried + i, &lists[i], 0, false, &out[carried + i], why);
+            err = join(&s, 1 + carried + i, &lists[i], 0, false, &out[carried + i], why);
     drop(t.in, 2 + carried);
     drop(t.out, 1 + n->n_out);
     lists_free(lists, stacked);
@@ -160,7 +191,27 @@ struct scan {
     const struct graph *body;
     struct scan_dims dims;
     int axis[OP_SCAN_MAX];
+    struct shape in[OP_MAX_IN]; /* of the body */
 };
+
+static struct stack stack_of(const struct scan *s)
+{
+    return (struct stack){s->d, s->f, s->body, s->in};
+}
+
+/* The shapes that a trip has: states as they are, scanned inputs without their axis. */
+static void note_shapes(struct scan *s, struct dyn_value *const *state, struct tensor *const *scanned)
+{
+    for (int i = 0; i < s->dims.n_state; i++)
+        s->in[i] = shape_of(state[i]);
+    for (int i = 0; i < s->dims.n_in; i++) {
+        struct shape *x = &s->in[s->dims.n_state + i];
+        *x = scanned[i]->shape;
+        x->rank--;
+        for (int k = s->axis[i]; k < x->rank; k++)
+            x->dims[k] = x->dims[k + 1];
+    }
+}
 
 /* Trips along the scanned inputs; state: n_state values that the call replaces; lists: one per stacked output. */
 static yk_err scan_trips(struct scan *s, struct tensor *const *scanned, int64_t trips, struct dyn_value **state,
@@ -169,6 +220,7 @@ static yk_err scan_trips(struct scan *s, struct tensor *const *scanned, int64_t 
     const struct scan_dims *m = &s->dims;
     struct trip t = {{NULL}, {NULL}};
     yk_err err = YK_OK;
+    note_shapes(s, state, scanned);
     for (int64_t k = 0; k < trips && !err; k++) {
         for (int i = 0; i < m->n_state; i++)
             t.in[i] = dyn_ref(state[i]);
@@ -219,10 +271,10 @@ static yk_err run_scan(struct scan *s, struct dyn_value *const *in, struct dyn_v
         err = scan_trips(s, scanned, trips, state, lists, why);
     for (int i = 0; i < m->n_state && !err; i++)
         out[i] = dyn_ref(state[i]);
+    struct stack stack = stack_of(s);
     for (int i = 0; i < m->n_out && !err; i++)
         if (s->n->out[m->n_state + i] != YK_ABSENT)
-            err = join(
-                s->d, s->body, m->n_state + i, &lists[i], m->out_axis[i], m->out_reverse[i], &out[m->n_state + i], why);
+            err = join(&stack, m->n_state + i, &lists[i], m->out_axis[i], m->out_reverse[i], &out[m->n_state + i], why);
     drop(state, m->n_state);
     lists_free(lists, m->n_out);
     return err;
@@ -258,9 +310,10 @@ static yk_err batch_sample(struct scan *s, struct dyn_value *const *in, int64_t 
         if (!err)
             state[i] = NULL;
     }
+    struct stack stack = stack_of(s);
     for (int i = 0; i < m->n_out && !err; i++) {
         struct dyn_value *v = NULL;
-        err = join(s->d, s->body, m->n_state + i, &lists[i], 0, false, &v, why);
+        err = join(&stack, m->n_state + i, &lists[i], 0, false, &v, why);
         if (!err && (err = list_add(&results[m->n_state + i], v, why)))
             dyn_unref(v);
     }
@@ -337,9 +390,12 @@ static yk_err run_batch_scan(struct scan *s, struct dyn_value *const *in, struct
     }
     for (int i = 0; i < m->n_out && !err; i++)
         err = pad_all(s->d, &results[m->n_state + i], most, why);
+    if (!err && batch == 0)
+        err = yk_fail(why, YK_INVAL, "the batch is empty");
+    struct stack stack = stack_of(s);
     for (int i = 0; i < m->n_state + m->n_out && !err; i++)
         if (s->n->out[i] != YK_ABSENT)
-            err = join(s->d, s->body, i, &results[i], 0, false, &out[i], why);
+            err = join(&stack, i, &results[i], 0, false, &out[i], why);
     lists_free(results, m->n_state + m->n_out);
     return err;
 }

@@ -39,6 +39,10 @@ struct dynamic {
 yk_err dynamic_graph_run(struct dynamic *d, struct frame *parent, const struct graph *g, int64_t trip,
     struct dyn_value *const *in, struct dyn_value **out, struct yk_diag *why);
 
+/* Shapes of what a subgraph would give, rank -1 where they are not known. */
+yk_err dynamic_outputs(struct dynamic *d, struct frame *f, const struct graph *sub, const struct shape *in,
+    struct shape *out, struct yk_diag *why);
+
 /* dynamic_control.c, dynamic_sequence.c: a node of OP_CONTROL, OP_VALUES. in: NULL where absent. The caller becomes a
  * user of each out, also of those set before an error. */
 yk_err dynamic_control(struct dynamic *d, struct frame *f, const struct node *n, struct dyn_value *const *in,
