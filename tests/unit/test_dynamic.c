@@ -627,12 +627,12 @@ static void bad_functions(void **state)
     make_value(&b, 12, "y", 1, "-");
     make_end(&b, m);
     for (int i = 0; i < 15; i++) {
-        char name[8], next[8];
+        char name[16], next[16];
         snprintf(name, sizeof name, "F%d", i);
         snprintf(next, sizeof next, "F%d", i + 1);
         f = fn_begin(&b, name, "p", "q");
         for (int k = 0; k < 4; k++) {
-            char from[8], to[8];
+            char from[16], to[16];
             snprintf(from, sizeof from, k ? "v%d" : "p", k);
             snprintf(to, sizeof to, k < 3 ? "v%d" : "q", k + 1);
             fn_node(&b, i < 14 ? "mine" : "", i < 14 ? next : "Relu", from, to, NULL, NULL, 0);
