@@ -41,7 +41,7 @@ yk_err images_settings(
     for (size_t i = 0; !err && i < YK_COUNT(flags); i++) {
         if (!flags[i].text || (flags[i].shared && !normal))
             continue;
-        *asked = *asked || !flags[i].shared;
+        *asked = true;
         if ((err = preprocess_set(out, flags[i].key, flags[i].text, why)))
             yk_wrap(why, err, "--%s", flags[i].key);
     }

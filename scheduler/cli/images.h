@@ -7,7 +7,7 @@
 #include "scheduler/cli/cli.h"
 
 /* What the flags ask for (--preset, --preprocess, --resize, --crop, --interpolation; also --mean and --std if normal)
- * on top of what the model was stored with (NULL: nothing). *asked: a flag said something that only images know. */
+ * on top of what the model was stored with (NULL: nothing). *asked: one of these flags is given. */
 yk_err images_settings(
     struct cli *c, const struct json *stored, bool normal, struct preprocess *out, bool *asked, struct yk_diag *why);
 

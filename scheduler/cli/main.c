@@ -106,14 +106,14 @@ static const struct cli_command commands[] = {
     {"links", "", "What was measured between them.", NO_KEYS, 0, 0, cli_links},
     {"models", "", "The models that yoked holds.", NO_KEYS, 0, 0, cli_models},
     {"jobs", "", "Jobs, newest first.", NO_KEYS, 0, 0, cli_jobs},
-    {"model add", "FILE.onnx [--preprocess=F.json]", "Give yoked a model.", KEYS(keys_model_add), 1, 1, cli_model_add},
+    {"model add", "FILE.onnx", "Give yoked a model.", KEYS(keys_model_add), 1, 1, cli_model_add},
     {"plan", "MODEL", "Where the stages would go, and why.", KEYS(keys_plan), 1, 1, cli_plan},
-    {"infer", "MODEL --input=[NAME=]x.npy|x.jpg", "Run one sample or batch.", KEYS(keys_infer), 1, 1, cli_infer},
+    {"infer", "MODEL --input=[NAME=]FILE", "Run one sample or batch.", KEYS(keys_infer), 1, 1, cli_infer},
     {"batch", "MODEL --data=PATH|NAME", "Run a whole data set.", KEYS(keys_batch), 1, 1, cli_batch},
     {"job", "ID", "One job: state, progress, events.", KEYS(keys_job), 1, 1, cli_job},
     {"cancel", "ID", "End a job.", NO_KEYS, 1, 1, cli_cancel},
-    {"local infer", "FILE.onnx --input=[NAME=]x.npy|x.jpg",
-        "Run one sample or batch on this machine, without a scheduler.", KEYS(keys_local_infer), 1, 1, cli_local_infer},
+    {"local infer", "FILE.onnx --input=[NAME=]FILE", "Run one sample or batch on this machine, without a scheduler.",
+        KEYS(keys_local_infer), 1, 1, cli_local_infer},
     {"local batch", "FILE.onnx --data=PATH", "Run a data set on this machine.", KEYS(keys_local_batch), 1, 1,
         cli_local_batch},
     {"local bench", "FILE.onnx", "Time a model on this machine.", KEYS(keys_local_bench), 1, 1, cli_local_bench},
@@ -130,7 +130,7 @@ static void print_help(FILE *f)
     for (size_t i = 0; i < YK_COUNT(commands); i++) {
         char line[80];
         snprintf(line, sizeof line, "%s%s%s", commands[i].words, commands[i].usage[0] ? " " : "", commands[i].usage);
-        fprintf(f, "  yoke %-34s %s\n", line, commands[i].help);
+        fprintf(f, "  yoke %-42s %s\n", line, commands[i].help);
     }
     fprintf(f, "\n`yoke COMMAND --help` lists a command's flags. The scheduler is --rest, else $YOKE_REST, else "
                "http://127.0.0.1:7711.\nExit codes: 0 done, 1 the work failed, 2 wrong usage.\n");

@@ -245,6 +245,8 @@ def test_preprocessing_is_kept_with_the_model():
         job = fleet.yoke("batch", "plain", "--data=photos", "--source=pc", "--batch=2", "--json").last()["job"]
         events = fleet.request("GET", f"/v1/jobs/{job}/events?cursor=0&wait_ms=0")[1]["events"]
         assert any("resized to 32x32" in e["text"] for e in events), events
+        fleet.yoke("model", "add", model, "--name=plain", "--mean=0.5", "--std=0.25")  # again, under the same name
+        close(input_of(name="plain")[0], torchvision_input(photo, (32, 32), None, (0.5,) * 3, (0.25,) * 3))
         bad = fleet.yoke("model", "add", model, "--name=x", "--preprocess=/nowhere.json", ok=False)
         assert bad.code == 1 and "/nowhere.json" in bad.err, bad.err
 
