@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* In order of preference. */
-const struct backend_ops *const backend_builtin[] = {&backend_blas, &backend_simd, &backend_ref, &backend_fake, NULL};
+const struct backend_ops *const backend_builtin[] = {&backend_simd, &backend_blas, &backend_ref, &backend_fake, NULL};
 
 const struct backend_ops *backend_find(const char *name)
 {
@@ -149,12 +149,7 @@ int backends_forms(struct backends *b, const struct op_ctx *node, struct backend
 struct backend *backends_form_find(
     struct backends *b, const struct op_ctx *node, const char *name, struct backend_form *form)
 {
-    const char *at = strchr(name, '@');
-    if (!at)
-        return NULL;
     for (int i = 0; i < b->n; i++) {
-        if (strcmp(at + 1, b->at[i]->ops->isa(b->at[i])))
-            continue;
         struct backend_form forms[16];
         int n = b->at[i]->ops->forms(b->at[i], node, forms, (int)YK_COUNT(forms));
         for (int k = 0; k < n; k++)

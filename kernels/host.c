@@ -14,6 +14,7 @@ struct host {
     struct pool *pool;
     char isa[BACKEND_FORM_MAX];
     struct host_rows tables[HOST_MAX_TABLES];
+    const char *isas[HOST_MAX_TABLES]; /* NULL: isa */
     int n_tables;
 };
 
@@ -58,6 +59,11 @@ yk_err host_open(const struct backend_ops *ops, const char *isa, const struct ho
     h->n_tables = n_tables;
     *out = &h->base;
     return YK_OK;
+}
+
+void host_table_isa(struct backend *b, int table, const char *isa)
+{
+    ((struct host *)b)->isas[table] = isa;
 }
 
 void host_close(struct backend *b)
@@ -105,15 +111,17 @@ static bool shapes_known(const struct op_ctx *c)
     return true;
 }
 
-static void fill_form(const struct host *h, const struct host_kernel *k, const struct op_ctx *c, struct backend_form *f)
+static void fill_form(
+    const struct host *h, int table, const struct host_kernel *k, const struct op_ctx *c, struct backend_form *f)
 {
     memset(f, 0, sizeof(*f));
     /* Both parts are bounded where they are made; a name that is cut would be found by nobody. */
-    size_t n = strlen(k->kind), m = strlen(h->isa);
+    const char *isa = h->isas[table] ? h->isas[table] : h->isa;
+    size_t n = strlen(k->kind), m = strlen(isa);
     if (n + 1 + m < sizeof(f->name)) {
         memcpy(f->name, k->kind, n);
         f->name[n] = '@';
-        memcpy(f->name + n + 1, h->isa, m);
+        memcpy(f->name + n + 1, isa, m);
     }
     if (k->sizes)
         k->sizes(c, f);
@@ -125,12 +133,14 @@ int host_forms(struct backend *b, const struct op_ctx *node, struct backend_form
     if (!node->node->op || !shapes_known(node))
         return 0;
     int n = 0;
-    for (int t = 0; t < h->n_tables; t++)
-        for (int i = 0; i < h->tables[t].n && n < max; i++) {
-            const struct host_kernel *k = &h->tables[t].rows[i];
-            if (row_is(k, node->node->op) && (!k->claim || k->claim(node)))
-                fill_form(h, k, node, &out[n++]);
-        }
+    for (int pass = 0; pass < 2; pass++)
+        for (int t = 0; t < h->n_tables; t++)
+            for (int i = 0; i < h->tables[t].n && n < max; i++) {
+                const struct host_kernel *k = &h->tables[t].rows[i];
+                if (row_is(k, node->node->op) && (!k->claim || k->claim(node)) &&
+                    (k->later && k->later(node)) == (pass == 1))
+                    fill_form(h, t, k, node, &out[n++]);
+            }
     return n;
 }
 
@@ -142,7 +152,7 @@ static const struct host_kernel *find_row(
             const struct host_kernel *k = &h->tables[t].rows[i];
             if (!row_is(k, c->node->op) || (k->claim && !k->claim(c)))
                 continue;
-            fill_form(h, k, c, form);
+            fill_form(h, t, k, c, form);
             if (!strcmp(form->name, name))
                 return k;
         }
@@ -157,9 +167,9 @@ const struct host_kernel *host_kernel_of(struct backend *b, const struct op_ctx 
     for (int t = 0; t < h->n_tables; t++)
         for (int i = 0; i < h->tables[t].n; i++) {
             const struct host_kernel *k = &h->tables[t].rows[i];
-            if (!row_is(k, c->node->op) || (k->claim && !k->claim(c)))
+            if (k->pack || !row_is(k, c->node->op) || (k->claim && !k->claim(c)))
                 continue;
-            fill_form(h, k, c, form);
+            fill_form(h, t, k, c, form);
             return k;
         }
     return NULL;

@@ -16,11 +16,20 @@ struct host_call {
     int n_in, n_out;
     struct tensor in[OP_MAX_IN];   /* dtype DT_NONE and data NULL if absent */
     struct tensor out[OP_MAX_OUT]; /* likewise if not wanted */
+    uint32_t last_in, last_out;    /* bit i: in[i] / out[i] is stored channels last (NHWC), see enum host_layout */
     const void *packed;            /* what pack made; NULL if the row has no pack */
     void *workspace;               /* as sizes asked at the maximum shapes, aligned 64 */
     struct pool *pool;
     uint64_t seed;
     struct yk_diag *why;
+};
+
+/* What stays inside a segment may be stored channels last: 4-D f32 (N,C,H,W) with bytes in the order N,H,W,C. Shapes
+ * stay logical. A kernel's bits do not depend on how its operands are stored. */
+enum host_layout {
+    HOST_DENSE, /* row-major only */
+    HOST_ANY,   /* any mixture, as last_in and last_out say */
+    HOST_SAME   /* all operands of rank 4 the same way (others: one element, or as claims_last allows) */
 };
 
 struct host_kernel {
@@ -32,6 +41,9 @@ struct host_kernel {
     /* Fills packed from the node's inputs that are weights (NULL: that input is not one). NULL: nothing to pack. */
     yk_err (*pack)(const struct op_ctx *c, const void *const *in, void *packed, struct yk_diag *why);
     yk_err (*run)(struct host_call *c);
+    enum host_layout layout;
+    /* Whether other forms that claim the node are better at these shapes: it is then listed behind them. NULL: no. */
+    bool (*later)(const struct op_ctx *c);
 };
 
 struct host_rows {
@@ -43,9 +55,11 @@ struct host_rows {
 #define HOST_MAX_TABLES 32
 yk_err host_open(const struct backend_ops *ops, const char *isa, const struct host_rows *tables, int n_tables,
     struct pool *pool, struct backend **out, struct yk_diag *why);
+/* Forms of that table get another isa than the backend's; isa is borrowed for ever. */
+void host_table_isa(struct backend *b, int table, const char *isa);
 
-/* The first row that claims a node whose inputs have known shapes (outputs of OP_DATA_SHAPE ops need none), for a run
- * by node_run.h; form is filled. NULL: none, or b is no backend of this file. */
+/* The first row without packed weights that claims a node whose inputs have known shapes (outputs of OP_DATA_SHAPE ops
+ * need none), for a run by node_run.h; form is filled. NULL: none, or b is no backend of this file. */
 const struct host_kernel *host_kernel_of(struct backend *b, const struct op_ctx *c, struct backend_form *form);
 struct pool *host_pool(struct backend *b); /* NULL if b is no backend of this file */
 

@@ -1,5 +1,7 @@
 #include "kernels/simd.h"
 
+#include "kernels/simd_last.h"
+
 bool simd_claim_f32(const struct op_ctx *c)
 {
     bool any = false;
@@ -11,10 +13,14 @@ bool simd_claim_f32(const struct op_ctx *c)
     return any;
 }
 
+/* Best first: a node runs in the first form that claims it. */
 static yk_err simd_open(struct pool *pool, struct backend **out, struct yk_diag *why)
 {
-    const struct host_rows tables[] = {simd_math, simd_norm, simd_conv};
-    return host_open(&backend_simd, "generic", tables, (int)YK_COUNT(tables), pool, out, why);
+    const struct host_rows tables[] = {simd_winograd, simd_direct, simd_math, simd_norm, simd_conv};
+    yk_err err = host_open(&backend_simd, "generic", tables, (int)YK_COUNT(tables), pool, out, why);
+    for (int i = 0; !err && i < 2; i++)
+        host_table_isa(*out, i, simd_isa_best()->bits);
+    return err;
 }
 
 const struct backend_ops backend_simd = HOST_OPS("simd", simd_open);

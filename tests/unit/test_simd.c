@@ -10,6 +10,8 @@
 #include "common/yk.h"
 #include "kernels/simd.h"
 #include "kernels/simd_fn.h"
+#include "kernels/simd_last.h"
+#include "tests/graphs.h"
 
 /* Largest |f - g| / max(|g|, floor) over [lo, hi]. */
 static double worst(float (*f)(float), double (*g)(double), double lo, double hi, double floor)
@@ -66,9 +68,174 @@ static void folds_in_a_fixed_tree(void **state)
     assert_true(simd_fold(lane) == sum);
 }
 
+/* A product of each instruction set against double, and bit for bit among sets that promise it. */
+static void products_agree(void **state)
+{
+    (void)state;
+    static const int64_t sizes[][3] = {
+        {1, 1, 1}, {5, 3, 300}, {12, 32, 256}, {13, 33, 257}, {25, 70, 1000}, {7, 16, 0}};
+    const struct simd_isa *isas[SIMD_ISAS_MAX];
+    int n_isas = simd_isas(isas);
+    struct yk_rng r;
+    yk_rng_seed(&r, 7);
+    for (size_t q = 0; q < YK_COUNT(sizes); q++) {
+        int64_t m = sizes[q][0], n = sizes[q][1], k = sizes[q][2], lda = k + 3;
+        float *a = yk_xalloc((size_t)(m * lda + 1) * 4), *b = yk_xalloc((size_t)(n * k + 1) * 4);
+        float *bias = yk_xalloc((size_t)n * 4), *add = yk_xalloc((size_t)(m * n) * 4);
+        float *first = yk_xalloc((size_t)(m * n) * 4), *y = yk_xalloc((size_t)(m * n) * 4);
+        for (int64_t i = 0; i < m * lda; i++)
+            a[i] = (float)yk_rng_unit(&r) - 0.5f;
+        for (int64_t i = 0; i < n * k; i++)
+            b[i] = (float)yk_rng_unit(&r) - 0.5f;
+        for (int64_t i = 0; i < n; i++)
+            bias[i] = (float)yk_rng_unit(&r);
+        for (int64_t i = 0; i < m * n; i++)
+            add[i] = (float)yk_rng_unit(&r);
+        for (int s = 0; s < n_isas; s++) {
+            float *packed = yk_xalloc((size_t)simd_packed(isas[s], k, n) * 4 + 4);
+            isas[s]->pack(packed, b, k, n, n, false);
+            if (s % 2) { /* b read as n rows of k instead: the same matrix */
+                float *turned = yk_xalloc((size_t)(n * k) * 4 + 4);
+                for (int64_t i = 0; i < k; i++)
+                    for (int64_t j = 0; j < n; j++)
+                        turned[j * k + i] = b[i * n + j];
+                isas[s]->pack(packed, turned, k, n, k, true);
+                free(turned);
+            }
+            struct simd_gemm g = {.m = m, .n = n, .k = k, .a = a, .lda = lda, .b = packed, .y = y, .ldy = n};
+            g.e = (struct simd_epilogue){.bias = bias, .add = add, .ld_add = n, .act = SIMD_CLAMP, .lo = 0, .hi = 6};
+            isas[s]->gemm(&g);
+            double diff = 0, power = 0;
+            for (int64_t i = 0; i < m; i++)
+                for (int64_t j = 0; j < n; j++) {
+                    double want = 0;
+                    for (int64_t t = 0; t < k; t++)
+                        want += (double)a[i * lda + t] * (double)b[t * n + j];
+                    want = fmin(fmax(want + (double)bias[j] + (double)add[i * n + j], 0), 6);
+                    diff += (want - (double)y[i * n + j]) * (want - (double)y[i * n + j]);
+                    power += want * want;
+                }
+            assert_true(diff <= 1e-12 * power);
+            if (s == 0)
+                memcpy(first, y, (size_t)(m * n) * 4);
+            else if (!strcmp(isas[s]->bits, isas[0]->bits))
+                assert_memory_equal(first, y, (size_t)(m * n) * 4);
+            free(packed);
+        }
+        free(a);
+        free(b);
+        free(bias);
+        free(add);
+        free(first);
+        free(y);
+    }
+}
+
+/* A convolution in the form `kind` of an instruction set; the output is the caller's. */
+static float *run_conv(const struct simd_isa *isa, const char *kind, int64_t ch, int64_t oc, int64_t group, int64_t k,
+    int64_t stride, int64_t *count)
+{
+    struct graph *g = graph_open(0);
+    struct yk_rng r;
+    struct pool *pool;
+    struct backends b;
+    struct exec *e;
+    struct graphs_io io;
+    struct yk_diag why = {""};
+    char form[BACKEND_FORM_MAX];
+    const char *forms[1] = {form};
+    int64_t x[4] = {2, ch, 19, 21}, w[4] = {oc, ch / group, k, k}, pads[4] = {1, 0, 1, 2},
+            strides[2] = {stride, stride};
+    yk_rng_seed(&r, 3);
+    int32_t in[3] = {graphs_input(g, "x", DT_F32, 4, x), graphs_weight(g, "w", DT_F32, 4, w, &r),
+        graphs_weight(g, "b", DT_F32, 1, &oc, &r)};
+    graphs_output(g, graphs_node(g, "ai.yoke", "FusedConv", "y", in, 3));
+    graph_set_attr_s(g, &g->nodes[0], "activation", "relu");
+    graph_set_attr_i(g, &g->nodes[0], "group", group);
+    graph_set_attr_ints(g, &g->nodes[0], "pads", pads, 4);
+    graph_set_attr_ints(g, &g->nodes[0], "strides", strides, 2);
+    simd_isa_use(isa);
+    snprintf(form, sizeof(form), "%s@%s", kind, isa->bits);
+    assert_int_equal(pool_open(2, &pool, &why), YK_OK);
+    assert_int_equal(backends_open("simd", pool, &b, &why), YK_OK);
+    struct exec_config c = {.graph = g, .forms = forms, .backends = &b};
+    if (exec_open(&c, &e, &why) || graphs_io_init(&io, e, NULL, &why)) {
+        print_error("%s\n", why.text);
+        fail();
+    }
+    yk_rng_seed(&r, 4);
+    graphs_fill(io.in[0].data, &io.in[0].shape, &r, false);
+    assert_int_equal(exec_run(e, NULL, io.in, io.out, 0, &why), YK_OK);
+    *count = tensor_count(&io.out[0]);
+    float *y = yk_xalloc((size_t)*count * 4);
+    memcpy(y, io.out[0].data, (size_t)*count * 4);
+    graphs_io_fini(&io);
+    exec_close(e);
+    backends_close(&b);
+    pool_close(pool);
+    graph_close(g);
+    simd_isa_use(NULL);
+    return y;
+}
+
+static void forms_of_one_class_have_equal_bits(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *kind;
+        int64_t ch, oc, group, k, stride;
+    } cases[] = {{"conv.wino4", 24, 37, 1, 3, 1}, {"conv.wino2", 17, 40, 1, 3, 1}, {"conv.gemm", 33, 70, 1, 3, 2},
+        {"conv.gemm", 24, 40, 2, 5, 1}, {"conv.gemm", 40, 50, 1, 1, 1}, {"conv.depthwise", 37, 37, 37, 3, 2},
+        {"conv.depthwise", 48, 48, 48, 5, 1}};
+    const struct simd_isa *isas[SIMD_ISAS_MAX];
+    int n_isas = simd_isas(isas);
+    for (size_t i = 0; i < YK_COUNT(cases); i++) {
+        int64_t n = 0;
+        float *first = NULL;
+        for (int s = 0; s < n_isas; s++) {
+            float *y = run_conv(
+                isas[s], cases[i].kind, cases[i].ch, cases[i].oc, cases[i].group, cases[i].k, cases[i].stride, &n);
+            double diff = 0, power = 0;
+            for (int64_t k = 0; first && k < n; k++) {
+                diff += ((double)y[k] - (double)first[k]) * ((double)y[k] - (double)first[k]);
+                power += (double)first[k] * (double)first[k];
+            }
+            assert_true(diff <= (strncmp(cases[i].kind, "conv.wino", 9) ? 1e-12 : 1e-10) * power);
+            if (first && !strcmp(isas[s]->bits, isas[0]->bits))
+                assert_memory_equal(first, y, (size_t)n * 4);
+            if (first)
+                free(y);
+            else
+                first = y;
+        }
+        free(first);
+    }
+}
+
+/* Every piece is lent once, the lowest first. */
+static void slots_are_lent(void **state)
+{
+    (void)state;
+    char base[4 * 64];
+    struct simd_slots s;
+    assert_int_equal(simd_last_slots(1, 3), 3);
+    assert_int_equal(simd_last_slots(1, 1000), SIMD_SLOTS_MAX);
+    assert_int_equal(simd_last_slots((int64_t)1 << 40, 1000), 4);
+    assert_int_equal(simd_last_slots(64, 0), 1);
+    simd_last_lend(&s, base, 64, 4);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(simd_last_take(&s), i);
+    simd_last_give(&s, 2);
+    simd_last_give(&s, 1);
+    assert_int_equal(simd_last_take(&s), 1);
+    assert_int_equal(simd_last_take(&s), 2);
+    assert_ptr_equal(simd_last_slot(&s, 3), base + 192);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(close_to_libm), cmocka_unit_test(at_the_ends), cmocka_unit_test(folds_in_a_fixed_tree)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(close_to_libm), cmocka_unit_test(at_the_ends),
+        cmocka_unit_test(folds_in_a_fixed_tree), cmocka_unit_test(products_agree),
+        cmocka_unit_test(forms_of_one_class_have_equal_bits), cmocka_unit_test(slots_are_lent)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

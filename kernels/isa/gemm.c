@@ -1,0 +1,193 @@
+/* The matrix product: a register tile of MR rows and NV vectors of columns, all of k before the next tile. A panel of b
+ * is read once from far away and then stays in the near caches for all rows. */
+#include "kernels/isa/vec.h"
+
+struct tile {
+    const float *a, *b;
+    int64_t lda, k, n; /* n: columns that are there */
+    float *y;
+    int64_t ldy;
+    const float *bias, *add;
+    int64_t ld_add;
+};
+
+/* acc += rows of a times the panel, k terms. Rows go in threes from a few base addresses. */
+INLINE void terms(vf acc[MR][NV], int mr, int nv, const float *a, int64_t lda, const float *b, int64_t k)
+{
+    const float *p[(MR + 2) / 3];
+    for (int q = 0; q < (mr + 2) / 3; q++)
+        p[q] = a + 3 * q * lda;
+    for (; k > 0; k--) {
+        vf x[NV];
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++)
+            x[v] = vf_load(b + v * VL);
+#pragma GCC unroll 16
+        for (int i = 0; i < mr; i++) {
+            vf s = vf_set(p[i / 3][i % 3 * lda]);
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++)
+                acc[i][v] = vf_fma(s, x[v], acc[i][v]);
+        }
+#pragma GCC unroll 8
+        for (int q = 0; q < (mr + 2) / 3; q++)
+            p[q]++;
+        b += nv * VL;
+    }
+}
+
+INLINE void run_tile(const struct tile *t, const struct act *act, int mr, int nv)
+{
+    vf acc[MR][NV], sum[MR][NV];
+    const float *a = t->a, *b = t->b;
+    int64_t left = t->k;
+    for (bool first = true; first || left > 0; first = false) {
+        int64_t k = left < SIMD_KC ? left : SIMD_KC;
+#pragma GCC unroll 16
+        for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++)
+                acc[i][v] = (vf){0};
+        terms(acc, mr, nv, a, t->lda, b, k);
+        a += k;
+        b += k * nv * VL;
+        left -= k;
+        if (first && left == 0)
+            break;
+#pragma GCC unroll 16
+        for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++) {
+                if (!first)
+                    acc[i][v] = sum[i][v] + acc[i][v];
+                sum[i][v] = acc[i][v];
+            }
+    }
+    /* acc holds the sums here. */
+    bool whole = t->n == nv * VL;
+#pragma GCC unroll 16
+    for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) {
+            int64_t n = whole ? VL : t->n - v * VL;
+            vf s = acc[i][v];
+            if (n < VL) {
+                if (n <= 0)
+                    continue;
+                if (t->bias)
+                    s += vf_load_n(t->bias + v * VL, n);
+                if (t->add)
+                    s += vf_load_n(t->add + i * t->ld_add + v * VL, n);
+                vf_store_n(t->y + i * t->ldy + v * VL, act_apply(act, s), n);
+                continue;
+            }
+            if (t->bias)
+                s += vf_load(t->bias + v * VL);
+            if (t->add)
+                s += vf_load(t->add + i * t->ld_add + v * VL);
+            vf_store(t->y + i * t->ldy + v * VL, act_apply(act, s));
+        }
+}
+
+typedef void tile_fn(const struct tile *t, const struct act *act);
+#define TILE(mr, nv)                                                                                    \
+    static __attribute__((noinline)) void tile_##mr##_##nv(const struct tile *t, const struct act *act) \
+    {                                                                                                   \
+        run_tile(t, act, mr, nv);                                                                       \
+    }
+TILE(1, 1);
+TILE(1, 2);
+TILE(2, 1);
+TILE(2, 2);
+TILE(3, 1);
+TILE(3, 2);
+TILE(4, 1);
+TILE(4, 2);
+TILE(5, 1);
+TILE(5, 2);
+TILE(6, 1);
+TILE(6, 2);
+#if MR > 6
+TILE(7, 1);
+TILE(7, 2);
+TILE(8, 1);
+TILE(8, 2);
+#endif
+#if MR > 8
+TILE(9, 1);
+TILE(9, 2);
+TILE(10, 1);
+TILE(10, 2);
+TILE(11, 1);
+TILE(11, 2);
+TILE(12, 1);
+TILE(12, 2);
+#endif
+#define PAIR(mr)                     \
+    {                                \
+        tile_##mr##_1, tile_##mr##_2 \
+    }
+static tile_fn *const tiles[MR][NV] = {
+    PAIR(1),
+    PAIR(2),
+    PAIR(3),
+    PAIR(4),
+    PAIR(5),
+    PAIR(6),
+#if MR > 6
+    PAIR(7),
+    PAIR(8),
+#endif
+#if MR > 8
+    PAIR(9),
+    PAIR(10),
+    PAIR(11),
+    PAIR(12),
+#endif
+};
+
+void vec_fn(gemm)(const struct simd_gemm *g)
+{
+    struct act act = act_of(&g->e);
+    int64_t groups = (g->m + MR - 1) / MR;
+    const float *b = g->b;
+    for (int64_t j = 0; j < g->n; j += NV * VL) {
+        int64_t n = g->n - j < NV * VL ? g->n - j : NV * VL;
+        int nv = (int)((n + VL - 1) / VL);
+        for (int64_t q = 0, i = 0; q < groups; q++) {
+            int64_t mr = (g->m - i) / (groups - q); /* equal shares: a tile of one row is slow */
+            struct tile t = {.a = g->a + i * g->lda,
+                .b = b,
+                .lda = g->lda,
+                .k = g->k,
+                .n = n,
+                .y = g->y + i * g->ldy + j,
+                .ldy = g->ldy,
+                .bias = g->e.bias ? g->e.bias + j : NULL,
+                .add = g->e.add ? g->e.add + i * g->e.ld_add + j : NULL,
+                .ld_add = g->e.ld_add};
+            tiles[mr - 1][nv - 1](&t, &act);
+            i += mr;
+        }
+        b += g->k * nv * VL;
+    }
+}
+
+void vec_fn(gemm_pack)(float *out, const float *b, int64_t k, int64_t n, int64_t ldb, bool transposed)
+{
+    for (int64_t j = 0; j < n; j += NV * VL) {
+        int64_t have = n - j < NV * VL ? n - j : NV * VL, width = (have + VL - 1) / VL * VL;
+        if (transposed) {
+            vec_fn(transpose)(out, width, b + j * ldb, ldb, have, k);
+            for (int64_t r = 0; have < width && r < k; r++)
+                memset(out + r * width + have, 0, (size_t)(width - have) * sizeof(float));
+            out += k * width;
+        } else {
+            for (int64_t r = 0; r < k; r++) {
+                memcpy(out, b + r * ldb + j, (size_t)have * sizeof(float));
+                memset(out + have, 0, (size_t)(width - have) * sizeof(float));
+                out += width;
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+/* Vectors of f32 of the instruction set this file is built for. Only fused operations need a name of their own: the
+ * rest is the compiler's vector extension. Nothing contracts by itself (-ffp-contract=off). */
+#ifndef YK_ISA_VEC_H
+#define YK_ISA_VEC_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/simd_isa.h"
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#define VL 16
+#define MR 12
+#define NV 2
+#define ISA_NAME "avx512"
+#define ISA_BITS "fma"
+#define ISA_TABLE simd_isa_avx512
+#define vec_fn(name) name##_avx512
+#elif defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+#define VL 8
+#define MR 6
+#define NV 2
+#define ISA_NAME "avx2"
+#define ISA_BITS "fma"
+#define ISA_TABLE simd_isa_avx2
+#define vec_fn(name) name##_avx2
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#define VL 4
+#define MR 8
+#define NV 2
+#define ISA_NAME "neon"
+#define ISA_BITS "fma"
+#define ISA_TABLE simd_isa_neon
+#define vec_fn(name) name##_neon
+#else
+#define VL 4
+#define MR 6
+#define NV 2
+#define ISA_NAME "generic"
+#define ISA_BITS "generic"
+#define ISA_TABLE simd_isa_generic
+#define vec_fn(name) name##_generic
+#endif
+
+typedef float vf __attribute__((vector_size(VL * 4)));
+typedef float vf_any __attribute__((vector_size(VL * 4), aligned(4), may_alias));
+typedef int32_t vi __attribute__((vector_size(VL * 4)));
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE vf vf_load(const float *p)
+{
+    return *(const vf_any *)p;
+}
+INLINE void vf_store(float *p, vf v)
+{
+    *(vf_any *)p = v;
+}
+INLINE vf vf_set(float x)
+{
+    return x - (vf){0};
+}
+/* The first n lanes, the others are 0 (load) or untouched (store); 0 <= n <= VL. */
+INLINE vf vf_load_n(const float *p, int64_t n)
+{
+#if defined(__AVX512F__)
+    return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+#else
+    vf v = {0};
+    if (n >= VL)
+        return vf_load(p);
+    for (int i = 0; i < n; i++)
+        v[i] = p[i];
+    return v;
+#endif
+}
+INLINE void vf_store_n(float *p, vf v, int64_t n)
+{
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), v);
+#else
+    if (n >= VL) {
+        vf_store(p, v);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        p[i] = v[i];
+#endif
+}
+/* a * b + c, rounded once where the set can. */
+INLINE vf vf_fma(vf a, vf b, vf c)
+{
+#if defined(__AVX512F__)
+    return _mm512_fmadd_ps(a, b, c);
+#elif defined(__AVX2__) && defined(__FMA__)
+    return _mm256_fmadd_ps(a, b, c);
+#elif defined(__aarch64__)
+    return vfmaq_f32(c, a, b);
+#else
+    return a * b + c;
+#endif
+}
+
+INLINE vf vf_select(vi mask, vf a, vf b)
+{
+    return (vf)((mask & (vi)a) | (~mask & (vi)b));
+}
+/* lo > v ? lo : v, and hi < v ? hi : v: a NaN in v passes. */
+INLINE vf vf_max(vf lo, vf v)
+{
+#if defined(__AVX512F__)
+    return _mm512_max_ps(lo, v);
+#elif defined(__AVX2__) && defined(__FMA__)
+    return _mm256_max_ps(lo, v);
+#else
+    return vf_select(lo > v, lo, v);
+#endif
+}
+INLINE vf vf_min(vf hi, vf v)
+{
+#if defined(__AVX512F__)
+    return _mm512_min_ps(hi, v);
+#elif defined(__AVX2__) && defined(__FMA__)
+    return _mm256_min_ps(hi, v);
+#else
+    return vf_select(hi < v, hi, v);
+#endif
+}
+
+struct act {
+    vf lo, hi;
+    enum simd_act kind;
+};
+INLINE struct act act_of(const struct simd_epilogue *e)
+{
+    struct act a = {vf_set(e->lo), vf_set(e->hi), e->act};
+    return a;
+}
+INLINE vf act_apply(const struct act *a, vf v)
+{
+    if (a->kind == SIMD_CLAMP) {
+        v = vf_max(a->lo, v);
+        v = vf_min(a->hi, v);
+    }
+    return v;
+}
+
+/* Defined in the files beside this one. */
+void vec_fn(gemm)(const struct simd_gemm *g);
+void vec_fn(gemm_pack)(float *out, const float *b, int64_t k, int64_t n, int64_t ldb, bool transposed);
+void vec_fn(wino_in)(const struct simd_wino *w, int64_t begin, int64_t end);
+void vec_fn(wino_out)(const struct simd_wino *w, int64_t begin, int64_t end);
+void vec_fn(depthwise)(const struct simd_depthwise *d);
+void vec_fn(transpose)(float *y, int64_t ldy, const float *x, int64_t ldx, int64_t rows, int64_t cols);
+
+#endif

@@ -1,0 +1,286 @@
+/* conv.gemm: a convolution as a product of pixels by weights. A tile gathers the patches of its own pixels into scratch
+ * (channels are contiguous, so a patch is a few runs); a 1x1 kernel of stride 1 reads the input in place.
+ * conv.depthwise: one channel a group, row by row. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/simd_last.h"
+
+#define ROWS_SMALL 48 /* pixels of a tile when its weights stay in a near cache, else */
+#define ROWS_LARGE 96
+#define NEAR_BYTES (512 << 10)
+#define SLOT_BYTES (1 << 20)
+#define TILES_WANTED 16
+#define TILE_FLOPS 2e6
+
+struct plan {
+    int64_t ic, oc, k;     /* of a group */
+    int64_t m, rows;       /* pixels in all and of a tile */
+    int64_t blocks, parts; /* of pixels, of columns */
+    bool in_place;
+    int64_t lda, bytes; /* of the patches of a tile */
+    int slots;
+};
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static void make_plan(const struct conv_dims *d, struct plan *p)
+{
+    int nr = simd_isa_best()->nr;
+    *p = (struct plan){.ic = d->c / d->group, .oc = d->oc / d->group, .m = d->n * d->out[1] * d->out[2]};
+    p->k = p->ic * d->k[1] * d->k[2];
+    p->in_place = true;
+    for (int i = 1; i < 3; i++)
+        p->in_place = p->in_place && d->k[i] == 1 && d->stride[i] == 1 && d->pad_begin[i] == 0 && d->pad_end[i] == 0;
+    p->lda = p->in_place ? d->c : p->k % 256 == 0 ? p->k + 16 : p->k;
+    p->rows = p->k * p->oc * (int64_t)sizeof(float) > NEAR_BYTES ? ROWS_LARGE : ROWS_SMALL;
+    if (!p->in_place) {
+        int64_t fit = SLOT_BYTES / (YK_MAX(p->lda, 1) * (int64_t)sizeof(float)) / 12 * 12;
+        p->rows = YK_MAX(YK_MIN(p->rows, fit), 12);
+    }
+    p->blocks = YK_MAX(ceil_div(p->m, p->rows), 1);
+    p->rows = ceil_div(ceil_div(YK_MAX(p->m, 1), p->blocks), 12) * 12;
+    p->blocks = YK_MAX(ceil_div(p->m, p->rows), 1);
+    double flops = 2.0 * (double)YK_MIN(p->rows, p->m) * (double)p->k * (double)p->oc;
+    int64_t most = flops / TILE_FLOPS < 1 ? 1 : flops / TILE_FLOPS > 64 ? 64 : (int64_t)(flops / TILE_FLOPS);
+    p->parts = YK_MIN(YK_MIN(ceil_div(TILES_WANTED, p->blocks), ceil_div(p->oc, nr)), most);
+    p->bytes = p->in_place ? 0 : (YK_MIN(p->rows, p->m) * p->lda * (int64_t)sizeof(float) + 127) / 64 * 64;
+    p->slots = p->in_place ? 0 : simd_last_slots(p->bytes, p->blocks * p->parts * d->group);
+}
+
+static bool claim(const struct op_ctx *c)
+{
+    struct conv_dims d;
+    return simd_last_claim(c, &d) && (d.group == 1 || d.c / d.group > 1);
+}
+
+static void sizes(const struct op_ctx *c, struct backend_form *f)
+{
+    struct conv_dims d;
+    struct plan p;
+    if (!simd_last_claim(c, &d))
+        return;
+    make_plan(&d, &p);
+    f->packed_bytes = d.group * simd_packed(simd_isa_best(), p.k, p.oc) * (int64_t)sizeof(float);
+    f->workspace_bytes = simd_last_workspace(c, &d) + p.slots * p.bytes;
+}
+
+/* Weights (oc, ic, taps) to rows of (taps, ic), then packed by group. */
+static yk_err pack(const struct op_ctx *c, const void *const *in, void *packed, struct yk_diag *why)
+{
+    const struct simd_isa *isa = simd_isa_best();
+    const struct shape *w = c->in[1];
+    int64_t group = node_attr_i(c->node, "group", 1), ic = w->dims[1], taps = 1, oc = w->dims[0] / YK_MAX(group, 1);
+    for (int i = 2; i < w->rank; i++)
+        taps *= w->dims[i];
+    int64_t k = ic * taps, step = simd_packed(isa, k, oc);
+    if (!in[1])
+        return yk_fail(why, YK_INTERNAL, "the weights of a packed form are not fixed");
+    float *all = taps > 1 ? yk_try_alloc((size_t)YK_MAX(oc * k, 1), sizeof(float)) : NULL;
+    if (taps > 1 && !all)
+        return yk_fail(why, YK_NOMEM, "no memory to pack weights");
+    for (int64_t g = 0; g < group; g++) {
+        const float *from = (const float *)in[1] + g * oc * k;
+        if (taps > 1) {
+            for (int64_t o = 0; o < oc; o++)
+                isa->transpose(all + o * k, ic, from + o * k, taps, ic, taps);
+            from = all;
+        }
+        isa->pack((float *)packed + g * step, from, k, oc, k, true);
+    }
+    free(all);
+    return YK_OK;
+}
+
+struct job {
+    struct simd_last s;
+    struct plan p;
+    struct simd_slots slots;
+};
+
+static inline void copy(float *to, const float *from, int64_t n)
+{
+    for (; n >= 4; n -= 4, to += 4, from += 4)
+        memcpy(to, from, 4 * sizeof(float));
+    for (; n > 0; n--)
+        *to++ = *from++;
+}
+
+/* One row of the kernel for output column ox: kw pixels of ic channels, zeros outside. */
+static void patch_row(const struct job *j, float *to, const float *line, int64_t ox)
+{
+    const struct conv_dims *d = &j->s.d;
+    int64_t ic = j->p.ic, x0 = ox * d->stride[2] - d->pad_begin[2];
+    if (j->p.ic == d->c && d->dilation[2] == 1) {
+        int64_t lo = YK_MIN(YK_MAX(-x0, 0), d->k[2]), hi = YK_MAX(YK_MIN(d->in[2] - x0, d->k[2]), lo);
+        if (lo > 0)
+            memset(to, 0, (size_t)(lo * ic) * sizeof(float));
+        copy(to + lo * ic, line + (x0 + lo) * ic, (hi - lo) * ic);
+        if (hi < d->k[2])
+            memset(to + hi * ic, 0, (size_t)((d->k[2] - hi) * ic) * sizeof(float));
+        return;
+    }
+    for (int64_t kx = 0; kx < d->k[2]; kx++, to += ic) {
+        int64_t x = x0 + kx * d->dilation[2];
+        if (x >= 0 && x < d->in[2])
+            copy(to, line + x * d->c, ic);
+        else
+            memset(to, 0, (size_t)ic * sizeof(float));
+    }
+}
+
+static void patches(const struct job *j, float *out, int64_t first, int64_t n, int64_t group)
+{
+    const struct conv_dims *d = &j->s.d;
+    int64_t per = d->out[1] * d->out[2];
+    for (int64_t i = 0; i < n; i++, out += j->p.lda) {
+        int64_t at = first + i, oy = at % per / d->out[2], ox = at % d->out[2];
+        const float *x = j->s.x + at / per * d->in[1] * d->in[2] * d->c + group * j->p.ic;
+        float *to = out;
+        for (int64_t ky = 0; ky < d->k[1]; ky++, to += d->k[2] * j->p.ic) {
+            int64_t y = oy * d->stride[1] + ky * d->dilation[1] - d->pad_begin[1];
+            if (y < 0 || y >= d->in[1])
+                memset(to, 0, (size_t)(d->k[2] * j->p.ic) * sizeof(float));
+            else
+                patch_row(j, to, x + y * d->in[2] * d->c, ox);
+        }
+    }
+}
+
+static void tile(void *arg, int64_t i, int thread)
+{
+    (void)thread;
+    struct job *j = arg;
+    const struct plan *p = &j->p;
+    const struct conv_dims *d = &j->s.d;
+    int64_t part = i % p->parts, block = i / p->parts % p->blocks, group = i / p->parts / p->blocks;
+    int64_t nr = j->s.isa->nr, panels = ceil_div(p->oc, nr), first = block * p->rows, m = YK_MIN(p->rows, p->m - first);
+    int64_t begin = panels * part / p->parts * nr, end = YK_MIN(panels * (part + 1) / p->parts * nr, p->oc);
+    int64_t oc = group * p->oc + begin;
+    struct simd_gemm g = {.m = m, .n = end - begin, .k = p->k, .lda = p->lda, .ldy = d->oc, .e = j->s.e};
+    if (m <= 0 || begin >= end)
+        return;
+    g.b = (const float *)j->s.c->packed + group * simd_packed(j->s.isa, p->k, p->oc) + begin * p->k;
+    g.y = j->s.y + first * d->oc + oc;
+    g.e.bias = g.e.bias ? g.e.bias + oc : NULL;
+    g.e.add = g.e.add ? g.e.add + first * d->oc + oc : NULL;
+    if (p->in_place) {
+        g.a = j->s.x + first * d->c + group * p->ic;
+        j->s.isa->gemm(&g);
+        return;
+    }
+    int slot = simd_last_take(&j->slots);
+    patches(j, simd_last_slot(&j->slots, slot), first, m, group);
+    g.a = simd_last_slot(&j->slots, slot);
+    j->s.isa->gemm(&g);
+    simd_last_give(&j->slots, slot);
+}
+
+static yk_err run(struct host_call *c)
+{
+    struct job j;
+    yk_err err = simd_last_begin(c, &j.s);
+    if (err)
+        return err;
+    make_plan(&j.s.d, &j.p);
+    if (!j.p.in_place)
+        simd_last_lend(&j.slots, j.s.rest, j.p.bytes, j.p.slots);
+    pool_run(c->pool, j.p.blocks * j.p.parts * j.s.d.group, tile, &j);
+    simd_last_end(&j.s);
+    return YK_OK;
+}
+
+/* ---- depthwise ---- */
+
+static int64_t padded(int64_t c)
+{
+    return ceil_div(c, SIMD_PAD) * SIMD_PAD;
+}
+
+static bool claim_depthwise(const struct op_ctx *c)
+{
+    struct conv_dims d;
+    return simd_last_claim(c, &d) && d.group > 1 && d.group == d.c && d.oc == d.c;
+}
+
+static void sizes_depthwise(const struct op_ctx *c, struct backend_form *f)
+{
+    struct conv_dims d;
+    if (!simd_last_claim(c, &d))
+        return;
+    f->packed_bytes = d.k[1] * d.k[2] * padded(d.c) * (int64_t)sizeof(float);
+    f->workspace_bytes = simd_last_workspace(c, &d);
+}
+
+static yk_err pack_depthwise(const struct op_ctx *c, const void *const *in, void *packed, struct yk_diag *why)
+{
+    const struct shape *w = c->in[1];
+    int64_t taps = 1, ch = w->dims[0], row = padded(ch);
+    float *out = packed;
+    if (!in[1])
+        return yk_fail(why, YK_INTERNAL, "the weights of a packed form are not fixed");
+    for (int i = 2; i < w->rank; i++)
+        taps *= w->dims[i];
+    for (int64_t t = 0; t < taps; t++)
+        for (int64_t i = 0; i < row; i++)
+            out[t * row + i] = i < ch ? ((const float *)in[1])[i * taps + t] : 0;
+    return YK_OK;
+}
+
+static void depthwise_piece(void *arg, int64_t begin, int64_t end)
+{
+    const struct simd_last *s = arg;
+    const struct conv_dims *d = &s->d;
+    struct simd_depthwise r = {.h = d->in[1],
+        .w = d->in[2],
+        .c = d->c,
+        .ow = d->out[2],
+        .kh = d->k[1],
+        .kw = d->k[2],
+        .stride_h = d->stride[1],
+        .stride_w = d->stride[2],
+        .dil_h = d->dilation[1],
+        .dil_w = d->dilation[2],
+        .pad_top = d->pad_begin[1],
+        .pad_left = d->pad_begin[2],
+        .taps = s->c->packed,
+        .e = s->e};
+    for (int64_t i = begin; i < end; i++) {
+        r.x = s->x + i / d->out[1] * d->in[1] * d->in[2] * d->c;
+        r.y = s->y + i * d->out[2] * d->c;
+        r.oy = i % d->out[1];
+        r.e.add = s->e.add ? s->e.add + i * d->out[2] * d->c : NULL;
+        s->isa->depthwise(&r);
+    }
+}
+
+static yk_err run_depthwise(struct host_call *c)
+{
+    struct simd_last s;
+    yk_err err = simd_last_begin(c, &s);
+    if (err)
+        return err;
+    int64_t work = s.d.out[2] * s.d.c * s.d.k[1] * s.d.k[2];
+    host_split(c, s.d.n * s.d.out[1], YK_MAX(work / 16, 1), depthwise_piece, &s);
+    simd_last_end(&s);
+    return YK_OK;
+}
+
+#define ROWS(dom, name)                                                                                           \
+    {.domain = dom,                                                                                               \
+        .op = name,                                                                                               \
+        .kind = "conv.depthwise",                                                                                 \
+        .claim = claim_depthwise,                                                                                 \
+        .sizes = sizes_depthwise,                                                                                 \
+        .pack = pack_depthwise,                                                                                   \
+        .run = run_depthwise,                                                                                     \
+        .layout = HOST_ANY},                                                                                      \
+    {                                                                                                             \
+        .domain = dom, .op = name, .kind = "conv.gemm", .claim = claim, .sizes = sizes, .pack = pack, .run = run, \
+        .layout = HOST_ANY                                                                                        \
+    }
+static const struct host_kernel rows[] = {ROWS("ai.yoke", "FusedConv"), ROWS("", "Conv")};
+const struct host_rows simd_direct = {rows, (int)YK_COUNT(rows)};

@@ -1,0 +1,94 @@
+/* What the fast f32 kernels need of one instruction set. The files under kernels/isa are built once for each, with
+ * their flags, and simd_isa_best() picks by what the processor says.
+ *
+ * Everything here works on channels-last data (NHWC): a pixel is a run of channels. A sum over k is made of partial
+ * sums of SIMD_KC terms, each term one fused multiply-add in ascending order from 0, partial sums added in order. That
+ * does not mention vectors or tiles, so all sets that have a fused multiply-add give the same bits: their forms are
+ * "...@fma", on x86-64 and on aarch64. A processor without one has "...@generic". */
+#ifndef YK_SIMD_ISA_H
+#define YK_SIMD_ISA_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SIMD_KC 256
+
+/* y = act(y + bias + add), by element in that order; NaN passes. */
+enum simd_act { SIMD_LINEAR, SIMD_CLAMP };
+struct simd_epilogue {
+    const float *bias; /* by column (output channel); NULL: none */
+    const float *add;  /* as y, rows ld_add apart; NULL: none */
+    int64_t ld_add;
+    enum simd_act act;
+    float lo, hi;
+};
+
+/* y = act(a b + bias + add): a is m rows of k, b is packed, y is m rows of n. */
+struct simd_gemm {
+    int64_t m, n, k;
+    const float *a;
+    int64_t lda;
+    const float *b;
+    float *y;
+    int64_t ldy;
+    struct simd_epilogue e;
+};
+
+/* Winograd F(size x size, 3x3), stride 1. Tiles are counted over all images, rows of tiles, columns. */
+struct simd_wino {
+    int size; /* 2 or 4 */
+    int64_t h, w, c, oh, ow, oc, pad_top, pad_left;
+    int64_t rows, cols;   /* of tiles in an image */
+    int64_t first, count; /* of tiles in this block */
+    const float *x;
+    float *v; /* (size + 2)^2 matrices of count rows, ldv apart: v_step floats apart */
+    int64_t ldv, v_step;
+    float *m; /* the same of oc */
+    int64_t ldm, m_step;
+    float *y;
+    struct simd_epilogue e;
+};
+
+/* Depthwise: one row of output pixels. */
+struct simd_depthwise {
+    int64_t h, w, c, ow, kh, kw, stride_h, stride_w, dil_h, dil_w, pad_top, pad_left;
+    const float *x;         /* the image */
+    const float *taps;      /* kh * kw rows of c rounded up to SIMD_PAD */
+    float *y;               /* the row */
+    struct simd_epilogue e; /* add: the row */
+    int64_t oy;
+};
+
+#define SIMD_PAD 16 /* channels of packed rows are rounded up to it */
+
+struct simd_isa {
+    const char *name; /* "avx512" */
+    const char *bits; /* what follows '@' in its forms: equal for sets whose bits are equal */
+    int vl, mr, nr;   /* floats of a vector; rows and columns of a register tile */
+    void (*gemm)(const struct simd_gemm *g);
+    /* b (k rows of n, ldb apart; or its transpose) into panels of nr columns; the last is as wide as it must be. */
+    void (*pack)(float *out, const float *b, int64_t k, int64_t n, int64_t ldb, bool transposed);
+    /* Channels begin..end (end - begin a multiple of SIMD_PAD but for the last) of all tiles of the block. */
+    void (*wino_in)(const struct simd_wino *w, int64_t begin, int64_t end);
+    void (*wino_out)(const struct simd_wino *w, int64_t begin, int64_t end);
+    void (*depthwise)(const struct simd_depthwise *d);
+    /* y (cols rows of rows) = transpose of x (rows rows of cols). */
+    void (*transpose)(float *y, int64_t ldy, const float *x, int64_t ldx, int64_t rows, int64_t cols);
+};
+
+/* Floats of a packed b: columns are rounded up to the vector length. */
+static inline int64_t simd_packed(const struct simd_isa *isa, int64_t k, int64_t n)
+{
+    return k * ((n + isa->vl - 1) / isa->vl * isa->vl);
+}
+
+extern const struct simd_isa simd_isa_generic, simd_isa_avx2, simd_isa_avx512, simd_isa_neon;
+
+/* The sets this processor can run, best first; returns how many. */
+#define SIMD_ISAS_MAX 4
+int simd_isas(const struct simd_isa *out[SIMD_ISAS_MAX]);
+/* The one in use: the best, unless a test has asked for another (NULL: the best again) before it opens a backend. */
+const struct simd_isa *simd_isa_best(void);
+void simd_isa_use(const struct simd_isa *isa);
+
+#endif

@@ -1,0 +1,134 @@
+#include "kernels/simd_last.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/simd.h"
+
+#define SLOTS_BYTES (8 << 20)
+#define BAND 256 /* pixels that a tile transposes */
+
+int simd_last_slots(int64_t bytes, int64_t tiles)
+{
+    int64_t n = SLOTS_BYTES / YK_MAX(bytes, 1);
+    n = YK_MIN(YK_MAX(n, 4), SIMD_SLOTS_MAX);
+    return (int)YK_MAX(YK_MIN(n, tiles), 1);
+}
+
+void simd_last_lend(struct simd_slots *s, void *base, int64_t bytes, int n)
+{
+    s->base = base;
+    s->bytes = bytes;
+    s->n = n;
+    atomic_init(&s->free, n == 32 ? 0xffffffffu : (1u << n) - 1);
+}
+
+int simd_last_take(struct simd_slots *s)
+{
+    unsigned free = atomic_load_explicit(&s->free, memory_order_relaxed);
+    for (;;) {
+        if (!free) { /* more threads than pieces: wait for one */
+            free = atomic_load_explicit(&s->free, memory_order_relaxed);
+            continue;
+        }
+        int slot = __builtin_ctz(free);
+        if (atomic_compare_exchange_weak_explicit(
+                &s->free, &free, free & ~(1u << slot), memory_order_acquire, memory_order_relaxed))
+            return slot;
+    }
+}
+
+void simd_last_give(struct simd_slots *s, int slot)
+{
+    atomic_fetch_or_explicit(&s->free, 1u << slot, memory_order_release);
+}
+
+static int64_t round64(int64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+bool simd_last_claim(const struct op_ctx *c, struct conv_dims *d)
+{
+    if (!simd_claim_f32(c) || c->graph->values[c->node->in[1]].kind != VALUE_WEIGHT ||
+        op_conv_dims(c->node, c->in[0], c->in[1], d, NULL) || d->spatial > 2)
+        return false;
+    conv_right_align(d);
+    return true;
+}
+
+int64_t simd_last_workspace(const struct op_ctx *c, const struct conv_dims *d)
+{
+    int64_t y = round64(d->n * d->oc * d->out[1] * d->out[2] * (int64_t)sizeof(float));
+    return round64(d->n * d->c * d->in[1] * d->in[2] * (int64_t)sizeof(float)) + y + (c->n_in > 3 && c->in[3] ? y : 0);
+}
+
+struct turn {
+    const struct simd_isa *isa;
+    float *y;
+    const float *x;
+    int64_t channels, pixels, bands;
+    bool to_last;
+};
+
+static void turn_tile(void *arg, int64_t i, int thread)
+{
+    (void)thread;
+    const struct turn *t = arg;
+    int64_t image = i / t->bands * t->channels * t->pixels, first = i % t->bands * BAND;
+    int64_t n = YK_MIN(BAND, t->pixels - first), inside = first * t->channels;
+    if (t->to_last)
+        t->isa->transpose(t->y + image + inside, t->channels, t->x + image + first, t->pixels, t->channels, n);
+    else
+        t->isa->transpose(t->y + image + first, t->pixels, t->x + image + inside, t->channels, n, t->channels);
+}
+
+/* Between (N,C,P) and (N,P,C). */
+static void turn(const struct simd_last *s, float *y, const float *x, int64_t channels, int64_t pixels, bool to_last)
+{
+    struct turn t = {s->isa, y, x, channels, pixels, (pixels + BAND - 1) / BAND, to_last};
+    pool_run(s->c->pool, s->d.n * t.bands, turn_tile, &t);
+}
+
+yk_err simd_last_begin(struct host_call *c, struct simd_last *s)
+{
+    struct conv_epilogue e;
+    *s = (struct simd_last){.c = c, .isa = simd_isa_best(), .rest = c->workspace};
+    yk_err err = conv_setup(c, &s->d, &e);
+    if (err)
+        return err;
+    int64_t in = s->d.in[1] * s->d.in[2], out = s->d.out[1] * s->d.out[2];
+    s->x = c->in[0].data;
+    s->y = c->out[0].data;
+    s->e = (struct simd_epilogue){.bias = e.bias,
+        .add = e.residual,
+        .ld_add = s->d.oc,
+        .act = e.activation == CONV_LINEAR ? SIMD_LINEAR : SIMD_CLAMP,
+        .lo = e.activation == CONV_RELU ? 0 : e.lo,
+        .hi = e.hi};
+    /* One channel, or one pixel, is the same either way. */
+    bool x_turns = !(c->last_in & 1) && s->d.c > 1 && in > 1, y_same = s->d.oc == 1 || out == 1;
+    if (x_turns) {
+        turn(s, (float *)s->rest, s->x, s->d.c, in, true);
+        s->x = (float *)s->rest;
+        s->rest += round64(s->d.n * s->d.c * in * (int64_t)sizeof(float));
+    }
+    int64_t bytes = round64(s->d.n * s->d.oc * out * (int64_t)sizeof(float));
+    if (e.residual && !(c->last_in >> 3 & 1) && !y_same) {
+        turn(s, (float *)s->rest, e.residual, s->d.oc, out, true);
+        s->e.add = (float *)s->rest;
+        s->rest += bytes;
+    }
+    if (!(c->last_out & 1) && !y_same) {
+        s->copy_out = true;
+        s->y = (float *)s->rest;
+        s->rest += bytes;
+    }
+    return YK_OK;
+}
+
+void simd_last_end(struct simd_last *s)
+{
+    if (s->copy_out)
+        turn(s, s->c->out[0].data, s->y, s->d.oc, s->d.out[1] * s->d.out[2], false);
+}

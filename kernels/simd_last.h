@@ -1,0 +1,49 @@
+/* Channels-last operands of the fast convolutions, and the scratch of their tiles. */
+#ifndef YK_SIMD_LAST_H
+#define YK_SIMD_LAST_H
+
+#include <stdatomic.h>
+
+#include "kernels/conv.h"
+#include "kernels/simd_isa.h"
+
+/* Scratch pieces that tiles borrow: as many tiles run at once as there are pieces, whichever threads run them. A tile
+ * takes the lowest free one, so that few threads stay in few caches. */
+#define SIMD_SLOTS_MAX 32
+struct simd_slots {
+    char *base;
+    int64_t bytes; /* of one; a multiple of 64 */
+    int n;
+    atomic_uint free;
+};
+/* How many pieces of that size an op of so many tiles gets. */
+int simd_last_slots(int64_t bytes, int64_t tiles);
+void simd_last_lend(struct simd_slots *s, void *base, int64_t bytes, int n);
+int simd_last_take(struct simd_slots *s);
+void simd_last_give(struct simd_slots *s, int slot);
+static inline void *simd_last_slot(const struct simd_slots *s, int slot)
+{
+    return s->base + slot * s->bytes;
+}
+
+/* A convolution with its operands channels last: those that are not are copied into the workspace first, the result
+ * out of it at the end. */
+struct simd_last {
+    struct host_call *c;
+    const struct simd_isa *isa;
+    struct conv_dims d; /* right-aligned */
+    const float *x;
+    float *y;
+    struct simd_epilogue e;
+    bool copy_out;
+    char *rest; /* workspace behind the copies */
+};
+/* 1-D or 2-D in f32, with weights that can be packed. */
+bool simd_last_claim(const struct op_ctx *c, struct conv_dims *d);
+int64_t simd_last_workspace(const struct op_ctx *c, const struct conv_dims *d); /* of the copies */
+yk_err simd_last_begin(struct host_call *c, struct simd_last *out);
+void simd_last_end(struct simd_last *s);
+
+extern const struct host_rows simd_direct, simd_winograd;
+
+#endif

@@ -1,0 +1,284 @@
+/* conv.wino4, conv.wino2: 3x3 convolutions of stride 1 as (size + 2)^2 matrix products over transformed tiles. Few
+ * multiplications, three passes. Two grids, by shape: with many blocks of tiles each block runs all three passes in its
+ * own scratch; with few, the passes run one after the other over all threads. Bits depend on neither.
+ * An infinity or NaN in the input may make any output of its tile NaN, where a direct sum might be infinite or finite.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/simd_last.h"
+
+#define BLOCKS_MIN 8 /* of tiles, for a block a thread */
+#define SMALL_U (1 << 20)
+
+struct plan {
+    int size, points;
+    int64_t rows, cols, tiles; /* cols: of tiles in a row; tiles: over all images */
+    int64_t block, blocks;     /* tiles of a block */
+    bool alone;                /* a block runs all passes */
+    int64_t ldv, ldm, bytes;   /* bytes: of v and m of a block */
+    int slots;
+};
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Rows start at different places in the cache: a power of two would meet itself. */
+static int64_t row_of(int64_t n)
+{
+    int64_t padded = ceil_div(n, SIMD_PAD) * SIMD_PAD;
+    return padded % 256 == 0 ? padded + SIMD_PAD : padded;
+}
+
+static void make_plan(const struct conv_dims *d, int size, struct plan *p)
+{
+    *p = (struct plan){.size = size, .points = (size + 2) * (size + 2)};
+    p->rows = ceil_div(d->out[1], size);
+    p->cols = ceil_div(d->out[2], size);
+    p->tiles = d->n * p->rows * p->cols;
+    p->ldv = row_of(d->c);
+    p->ldm = row_of(d->oc);
+    int64_t most = p->points * d->c * d->oc * (int64_t)sizeof(float) > SMALL_U ? 48 : 24;
+    p->blocks = YK_MAX(ceil_div(p->tiles, most), 1);
+    p->alone = p->blocks >= BLOCKS_MIN;
+    p->block = YK_MAX(ceil_div(p->tiles, p->blocks), 1);
+    p->bytes = (p->block * p->points * (p->ldv + p->ldm) * (int64_t)sizeof(float) + 63) / 64 * 64;
+    p->slots = p->alone ? simd_last_slots(p->bytes, p->blocks) : 1;
+}
+
+/* Not by the batch: a form must be there for every size of it. */
+static bool claim(const struct op_ctx *c)
+{
+    struct conv_dims d;
+    if (!simd_last_claim(c, &d) || d.spatial != 2 || d.group != 1 || d.c < 8 || d.oc < 8)
+        return false;
+    for (int i = 1; i < 3; i++)
+        if (d.k[i] != 3 || d.stride[i] != 1 || d.dilation[i] != 1)
+            return false;
+    return true;
+}
+
+/* Wide tiles do not pay where there are few: their weights are read for little work. */
+static bool later4(const struct op_ctx *c)
+{
+    struct conv_dims d;
+    struct plan p;
+    if (!simd_last_claim(c, &d))
+        return true;
+    make_plan(&d, 4, &p);
+    return p.tiles < 12;
+}
+
+static bool later2(const struct op_ctx *c)
+{
+    return !later4(c);
+}
+
+static void sizes(const struct op_ctx *c, struct backend_form *f, int size)
+{
+    struct conv_dims d;
+    struct plan p;
+    if (!simd_last_claim(c, &d))
+        return;
+    make_plan(&d, size, &p);
+    f->packed_bytes = p.points * simd_packed(simd_isa_best(), d.c, d.oc) * (int64_t)sizeof(float);
+    f->workspace_bytes = simd_last_workspace(c, &d) + p.slots * p.bytes;
+}
+
+static void sizes4(const struct op_ctx *c, struct backend_form *f)
+{
+    sizes(c, f, 4);
+}
+
+static void sizes2(const struct op_ctx *c, struct backend_form *f)
+{
+    sizes(c, f, 2);
+}
+
+static const double g4[6][3] = {{1.0 / 4, 0, 0}, {-1.0 / 6, -1.0 / 6, -1.0 / 6}, {-1.0 / 6, 1.0 / 6, -1.0 / 6},
+    {1.0 / 24, 1.0 / 12, 1.0 / 6}, {1.0 / 24, -1.0 / 12, 1.0 / 6}, {0, 0, 1}};
+static const double g2[4][3] = {{1, 0, 0}, {0.5, 0.5, 0.5}, {0.5, -0.5, 0.5}, {0, 0, 1}};
+
+/* u = G w G^T in double, each point a matrix of c rows and oc columns, packed. */
+static yk_err pack(const struct op_ctx *c, const void *const *in, void *packed, struct yk_diag *why, int size)
+{
+    const struct simd_isa *isa = simd_isa_best();
+    const struct shape *w = c->in[1];
+    int64_t oc = w->dims[0], ic = w->dims[1];
+    int taps = size + 2, points = taps * taps;
+    const double(*g)[3] = size == 4 ? g4 : g2;
+    if (!in[1])
+        return yk_fail(why, YK_INTERNAL, "the weights of a Winograd form are not fixed");
+    /* A band of output channels at a time: u of all points for a whole layer may be large. */
+    float *u = yk_try_alloc((size_t)(points * ic), sizeof(float) * (size_t)isa->nr);
+    if (!u)
+        return yk_fail(why, YK_NOMEM, "no memory to transform weights");
+    int64_t step = simd_packed(isa, ic, oc);
+    for (int64_t o = 0; o < oc; o += isa->nr) {
+        int64_t n = YK_MIN(isa->nr, oc - o);
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t k = 0; k < ic; k++) {
+                const float *f = (const float *)in[1] + ((o + i) * ic + k) * 9;
+                double half[6][3];
+                for (int a = 0; a < taps; a++)
+                    for (int b = 0; b < 3; b++)
+                        half[a][b] = g[a][0] * (double)f[b] + g[a][1] * (double)f[3 + b] + g[a][2] * (double)f[6 + b];
+                for (int a = 0; a < taps; a++)
+                    for (int b = 0; b < taps; b++)
+                        u[((a * taps + b) * ic + k) * isa->nr + i] =
+                            (float)(half[a][0] * g[b][0] + half[a][1] * g[b][1] + half[a][2] * g[b][2]);
+            }
+        for (int p = 0; p < points; p++)
+            isa->pack((float *)packed + p * step + o * ic, u + p * ic * isa->nr, ic, n, isa->nr, false);
+    }
+    free(u);
+    return YK_OK;
+}
+
+static yk_err pack4(const struct op_ctx *c, const void *const *in, void *packed, struct yk_diag *why)
+{
+    return pack(c, in, packed, why, 4);
+}
+
+static yk_err pack2(const struct op_ctx *c, const void *const *in, void *packed, struct yk_diag *why)
+{
+    return pack(c, in, packed, why, 2);
+}
+
+struct job {
+    struct simd_last s;
+    struct plan p;
+    struct simd_slots slots;
+    struct simd_wino w; /* of the block, when passes run alone */
+    int64_t parts;      /* of the columns of a point */
+};
+
+static struct simd_wino block_of(const struct job *j, int64_t block, float *scratch)
+{
+    const struct conv_dims *d = &j->s.d;
+    const struct plan *p = &j->p;
+    int64_t first = block * p->block;
+    return (struct simd_wino){.size = p->size,
+        .h = d->in[1],
+        .w = d->in[2],
+        .c = d->c,
+        .oh = d->out[1],
+        .ow = d->out[2],
+        .oc = d->oc,
+        .pad_top = d->pad_begin[1],
+        .pad_left = d->pad_begin[2],
+        .rows = p->rows,
+        .cols = p->cols,
+        .first = first,
+        .count = YK_MIN(p->block, p->tiles - first),
+        .x = j->s.x,
+        .v = scratch,
+        .ldv = p->ldv,
+        .v_step = p->block * p->ldv,
+        .m = scratch + p->points * p->block * p->ldv,
+        .ldm = p->ldm,
+        .m_step = p->block * p->ldm,
+        .y = j->s.y,
+        .e = j->s.e};
+}
+
+/* Columns begin..end of point i; begin is the start of a panel. */
+static void product(const struct job *j, const struct simd_wino *w, int64_t i, int64_t begin, int64_t end)
+{
+    const float *u = j->s.c->packed;
+    struct simd_gemm g = {.m = w->count,
+        .n = end - begin,
+        .k = w->c,
+        .a = w->v + i * w->v_step,
+        .lda = w->ldv,
+        .b = u + i * simd_packed(j->s.isa, w->c, w->oc) + begin * w->c,
+        .y = w->m + i * w->m_step + begin,
+        .ldy = w->ldm};
+    j->s.isa->gemm(&g);
+}
+
+static void block_tile(void *arg, int64_t i, int thread)
+{
+    (void)thread;
+    struct job *j = arg;
+    int slot = simd_last_take(&j->slots);
+    struct simd_wino w = block_of(j, i, simd_last_slot(&j->slots, slot));
+    if (w.count > 0) {
+        j->s.isa->wino_in(&w, 0, w.c);
+        for (int64_t q = 0; q < j->p.points; q++)
+            product(j, &w, q, 0, w.oc);
+        j->s.isa->wino_out(&w, 0, w.oc);
+    }
+    simd_last_give(&j->slots, slot);
+}
+
+static void in_tile(void *arg, int64_t i, int thread)
+{
+    (void)thread;
+    const struct job *j = arg;
+    j->s.isa->wino_in(&j->w, i * SIMD_PAD, YK_MIN((i + 1) * SIMD_PAD, j->w.c));
+}
+
+static void product_tile(void *arg, int64_t i, int thread)
+{
+    (void)thread;
+    const struct job *j = arg;
+    int64_t nr = j->s.isa->nr, panels = ceil_div(j->w.oc, nr), part = i % j->parts;
+    int64_t begin = panels * part / j->parts * nr, end = YK_MIN(panels * (part + 1) / j->parts * nr, j->w.oc);
+    if (begin < end)
+        product(j, &j->w, i / j->parts, begin, end);
+}
+
+static void out_tile(void *arg, int64_t i, int thread)
+{
+    (void)thread;
+    const struct job *j = arg;
+    j->s.isa->wino_out(&j->w, i * SIMD_PAD, YK_MIN((i + 1) * SIMD_PAD, j->w.oc));
+}
+
+static yk_err run(struct host_call *c, int size)
+{
+    struct job j;
+    yk_err err = simd_last_begin(c, &j.s);
+    if (err)
+        return err;
+    struct pool *pool = c->pool;
+    make_plan(&j.s.d, size, &j.p);
+    simd_last_lend(&j.slots, j.s.rest, j.p.bytes, j.p.slots);
+    if (j.p.alone) {
+        pool_run(pool, j.p.blocks, block_tile, &j);
+    } else {
+        j.parts = j.p.points >= 36 ? 1 : 2;
+        for (int64_t b = 0; b < j.p.blocks; b++) {
+            j.w = block_of(&j, b, (float *)j.s.rest);
+            if (j.w.count <= 0)
+                break;
+            pool_run(pool, ceil_div(j.w.c, SIMD_PAD), in_tile, &j);
+            pool_run(pool, j.p.points * j.parts, product_tile, &j);
+            pool_run(pool, ceil_div(j.w.oc, SIMD_PAD), out_tile, &j);
+        }
+    }
+    simd_last_end(&j.s);
+    return YK_OK;
+}
+
+static yk_err run4(struct host_call *c)
+{
+    return run(c, 4);
+}
+
+static yk_err run2(struct host_call *c)
+{
+    return run(c, 2);
+}
+
+#define ROW(dom, name, size)                                                                        \
+    {                                                                                               \
+        .domain = dom, .op = name, .kind = "conv.wino" #size, .claim = claim, .sizes = sizes##size, \
+        .pack = pack##size, .run = run##size, .layout = HOST_ANY, .later = later##size              \
+    }
+static const struct host_kernel rows[] = {
+    ROW("ai.yoke", "FusedConv", 4), ROW("", "Conv", 4), ROW("ai.yoke", "FusedConv", 2), ROW("", "Conv", 2)};
+const struct host_rows simd_winograd = {rows, (int)YK_COUNT(rows)};
