@@ -9,7 +9,7 @@
 
 static bool crosses_badly(const struct graph *g, const struct shapes *s, int32_t value)
 {
-    return g->values[value].type != VALUE_TENSOR || !shapes_has(s, value);
+    return g->values[value].type != VALUE_TENSOR || (s && !shapes_has(s, value));
 }
 
 static void add_bytes(const struct shapes *s, int32_t value, int64_t *bytes, int64_t *grad)
@@ -320,7 +320,8 @@ yk_err cut_edges_find(const struct graph *g, const struct shapes *s, const int32
         }
         values[n_values++] = x->value;
         e->n_values++;
-        add_bytes(s, x->value, &e->bytes, &e->grad_bytes);
+        if (s)
+            add_bytes(s, x->value, &e->bytes, &e->grad_bytes);
     }
     free(c.at);
     *out = edges;

@@ -32,7 +32,8 @@ void cuts_fini(struct cuts *c);
 /* ---- stages of any form ---- */
 #define CUT_MAX_STAGES 1024
 /* stage_of[node] in 0..n_stages-1 for every node. Checks that the graph of stages is acyclic and no stage is empty, and
- * that nothing forbidden crosses. Errors name the two nodes that force the cycle, or the value. */
+ * that nothing forbidden crosses (s NULL: sizes that depend on data are not found). Errors name the two nodes that
+ * force the cycle, or the value. */
 yk_err cut_check(
     const struct graph *g, const struct shapes *s, const int32_t *stage_of, int32_t n_stages, struct yk_diag *why);
 
@@ -50,7 +51,8 @@ struct cut_edges {
     int32_t n;
     struct yk_arena *arena;
 };
-/* YK_UNSUPPORTED where a graph input or output is no tensor of known size, YK_INVAL where one between stages is not. */
+/* YK_UNSUPPORTED where a graph input or output is no tensor of known size, YK_INVAL where one between stages is not.
+ * s NULL: without bytes. */
 yk_err cut_edges_find(const struct graph *g, const struct shapes *s, const int32_t *stage_of, int32_t n_stages,
     struct cut_edges *out, struct yk_diag *why);
 void cut_edges_fini(struct cut_edges *e);

@@ -138,6 +138,8 @@ yk_err json_parse(const char *text, size_t len, struct json **doc, struct yk_dia
     yk_err err = check_depth(text, len, why);
     if (err)
         return err;
+    if (len == 0)
+        return yk_fail(why, YK_FORMAT, "the text is empty, JSON is needed");
     json_error_t at;
     json_t *tree = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &at);
     if (!tree) {

@@ -10,6 +10,8 @@
 #define MAX_RANGES 100000
 #define MAX_CUTS 65536
 #define MAX_FORMS 1000000
+#define MAX_BATCH 1000000000
+#define MAX_FORM 200 /* bytes of a name */
 
 static const char *const codec_names[] = {"fp32", "fp16", "int8"};
 static const char *const order_names[] = {"forward-first", "backward-first"};
@@ -249,25 +251,38 @@ static yk_err read_forms(const struct json *j, struct plan *p, struct yk_diag *w
 {
     const struct json *forms;
     yk_err err = get_array(j, "forms", false, MAX_FORMS, &forms, why);
-    if (err || !forms || json_len(forms) == 0)
+    if (err || !forms)
         return err;
     p->n_forms = (int32_t)json_len(forms);
-    p->forms = yk_xalloc((size_t)p->n_forms * sizeof *p->forms);
+    p->forms = yk_xalloc(((size_t)p->n_forms + 1) * sizeof *p->forms);
     for (int32_t i = 0; i < p->n_forms; i++) {
         const char *form = json_str(json_at(forms, (size_t)i), NULL);
         if (!form)
             return yk_fail(why, YK_INVAL, ".forms[%d] is not text", i);
+        if (strlen(form) > MAX_FORM || strpbrk(form, "\n\r"))
+            return yk_fail(
+                why, YK_INVAL, ".forms[%d] is not the name of a form: one line of at most %d bytes", i, MAX_FORM);
         p->forms[i] = yk_xstrdup(form);
     }
     return YK_OK;
+}
+
+static bool known_objective(const char *name)
+{
+    static const char *const names[] = {"latency", "throughput", "cloud-cost"};
+    for (size_t i = 0; i < YK_COUNT(names); i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
 }
 
 static yk_err read_plan(const struct json *j, struct plan *p, struct yk_diag *why)
 {
     const char *model = "", *use = "infer", *hash = NULL;
     const struct json *graph, *lines, *cuts;
+    const char *source = NULL, *objective = NULL;
     if (json_kind(j) != JSON_OBJECT)
-        return yk_fail(why, YK_INVAL, " is a JSON object");
+        return yk_fail(why, YK_INVAL, "a JSON object is needed, what `yoke plan --json` printed");
     yk_err err = of_member(why, json_get_str(j, "model", false, &model, why));
     graph = json_find(j, "graph");
     if (!err && (!graph || json_kind(graph) != JSON_OBJECT))
@@ -291,6 +306,14 @@ static yk_err read_plan(const struct json *j, struct plan *p, struct yk_diag *wh
     if (!err)
         err = of_member(why, json_get_i64(j, "microbatch", true, 1, INT32_MAX, &p->microbatch, why));
     if (!err)
+        err = of_member(why, json_get_i64(j, "batch", false, 1, MAX_BATCH, &p->batch, why));
+    if (!err)
+        err = of_member(why, json_get_str(j, "source", false, &source, why));
+    if (!err)
+        err = of_member(why, json_get_str(j, "objective", false, &objective, why));
+    if (!err && objective && !known_objective(objective))
+        err = yk_fail(why, YK_INVAL, ".objective is latency, throughput or cloud-cost, not '%.40s'", objective);
+    if (!err)
         err = get_array(j, "pipelines", true, MAX_PIPELINES, &lines, why);
     if (!err && json_len(lines) == 0)
         err = yk_fail(why, YK_INVAL, ".pipelines is empty");
@@ -300,6 +323,8 @@ static yk_err read_plan(const struct json *j, struct plan *p, struct yk_diag *wh
         return err;
     p->model = yk_xstrdup(model);
     p->graph_use = yk_xstrdup(use);
+    p->source = copy_text(source);
+    p->objective = copy_text(objective);
     yk_hex(bytes, 32, p->graph_hash);
     p->pipelines = yk_xalloc(json_len(lines) * sizeof *p->pipelines);
     for (size_t i = 0; i < json_len(lines); i++) {
@@ -408,10 +433,12 @@ void plan_to_json(const struct plan *p, struct json_out *o)
         json_close(o, '}');
     }
     json_close(o, ']');
-    put_open(o, "forms", '[');
-    for (int32_t i = 0; p->forms && i < p->n_forms; i++)
-        json_put_str(o, p->forms[i]);
-    json_close(o, ']');
+    if (p->forms) { /* where none are fixed there is no such key */
+        put_open(o, "forms", '[');
+        for (int32_t i = 0; i < p->n_forms; i++)
+            json_put_str(o, p->forms[i]);
+        json_close(o, ']');
+    }
     put_open(o, "predicted", '{');
     put_f64(o, "step_ms", p->step_ms);
     put_f64(o, "cost_ms", p->cost_ms);
@@ -424,7 +451,8 @@ void plan_to_json(const struct plan *p, struct json_out *o)
     put_str(o, "job", p->job);
     put_str(o, "objective", p->objective);
     put_str(o, "source", p->source);
-    put_i64(o, "batch", p->batch);
+    if (p->batch > 0)
+        put_i64(o, "batch", p->batch);
     put_str(o, "solver", p->solver);
     put_f64(o, "solver_ms", p->solver_ms);
     put_open(o, "alternatives", '[');
@@ -438,111 +466,6 @@ void plan_to_json(const struct plan *p, struct json_out *o)
     json_close(o, ']');
     put_str(o, "explanation", p->explanation);
     json_close(o, '}');
-}
-
-/* ---- checking ---- */
-
-yk_err plan_stage_of(const struct plan *p, int32_t pipeline, int32_t n_nodes, int32_t *stage_of, struct yk_diag *why)
-{
-    const struct plan_pipeline *line = &p->pipelines[pipeline];
-    for (int32_t i = 0; i < n_nodes; i++)
-        stage_of[i] = -1;
-    for (int32_t k = 0; k < line->n_stages; k++)
-        for (int32_t r = 0; r < line->stages[k].n_nodes; r++) {
-            struct cut_range range = line->stages[k].nodes[r];
-            if (range.last >= n_nodes)
-                return yk_fail(why, YK_INVAL, "pipelines[%d].stages[%d] names node %d, the graph has 0..%d", pipeline,
-                    k, range.last, n_nodes - 1);
-            for (int32_t i = range.first; i <= range.last; i++) {
-                if (stage_of[i] >= 0)
-                    return yk_fail(
-                        why, YK_INVAL, "pipelines[%d]: node %d is in stages %d and %d", pipeline, i, stage_of[i], k);
-                stage_of[i] = k;
-            }
-        }
-    for (int32_t i = 0; i < n_nodes; i++)
-        if (stage_of[i] < 0)
-            return yk_fail(why, YK_INVAL, "pipelines[%d]: node %d is in no stage", pipeline, i);
-    return YK_OK;
-}
-
-static int by_ends(const void *a, const void *b)
-{
-    const struct cut_edge *x = a, *y = b;
-    return x->from != y->from ? (x->from > y->from) - (x->from < y->from) : (x->to > y->to) - (x->to < y->to);
-}
-
-/* Every cut of pipeline `which` is an edge, and none is named twice. */
-static yk_err check_cuts(const struct plan *p, int32_t which, const struct cut_edges *edges, struct yk_diag *why)
-{
-    yk_err err = YK_OK;
-    bool *seen = yk_xalloc((size_t)edges->n + 1);
-    for (int32_t k = 0; !err && k < p->n_cuts; k++) {
-        const struct plan_cut *c = &p->cuts[k];
-        const struct cut_edge key = {.from = c->from, .to = c->to}, *e = NULL;
-        if (c->pipeline != which)
-            continue;
-        if (edges->n)
-            e = bsearch(&key, edges->at, (size_t)edges->n, sizeof *edges->at, by_ends);
-        if (!e)
-            err = yk_fail(why, YK_INVAL, "cuts[%d]: nothing crosses from stage %d to stage %d of pipeline %d", k,
-                c->from, c->to, which);
-        else if (seen[e - edges->at])
-            err = yk_fail(why, YK_INVAL, "cuts[%d]: from stage %d to stage %d of pipeline %d is named twice", k,
-                c->from, c->to, which);
-        else
-            seen[e - edges->at] = true;
-    }
-    free(seen);
-    return err;
-}
-
-static yk_err check_pipeline(
-    const struct plan *p, int32_t i, const struct graph *g, const struct shapes *s, struct yk_diag *why)
-{
-    struct cut_edges edges = {0};
-    int32_t *stage_of = yk_xalloc(((size_t)g->n_nodes + 1) * sizeof *stage_of);
-    yk_err err = plan_stage_of(p, i, g->n_nodes, stage_of, why);
-    if (!err && (err = cut_check(g, s, stage_of, p->pipelines[i].n_stages, why)))
-        yk_wrap(why, err, "pipelines[%d]", i);
-    if (!err)
-        err = cut_edges_find(g, s, stage_of, p->pipelines[i].n_stages, &edges, why);
-    if (!err)
-        err = check_cuts(p, i, &edges, why);
-    cut_edges_fini(&edges);
-    free(stage_of);
-    return err;
-}
-
-yk_err plan_check(const struct plan *p, const struct graph *g, const struct shapes *s, struct yk_diag *why)
-{
-    char hash[65];
-    int64_t fixed;
-    double shares = 0;
-    yk_hex(g->hash, sizeof g->hash, hash);
-    if (g->has_hash && strcmp(hash, p->graph_hash) != 0)
-        return yk_fail(
-            why, YK_INVAL, "the plan is of graph %.12s..., this is %.12s...: plan it again", p->graph_hash, hash);
-    if (p->forms && p->n_forms != g->n_nodes)
-        return yk_fail(why, YK_INVAL, "the plan names %d forms, the graph has %d nodes", p->n_forms, g->n_nodes);
-    if (p->microbatch < 1)
-        return yk_fail(why, YK_INVAL, "microbatch is %lld, at least 1 is needed", (long long)p->microbatch);
-    if (graph_batch_dim(g, &fixed) < 0 && p->microbatch != fixed)
-        return yk_fail(
-            why, YK_INVAL, "microbatch is %lld, the model takes %lld only", (long long)p->microbatch, (long long)fixed);
-    for (int32_t i = 0; i < p->n_cuts; i++)
-        if (p->cuts[i].pipeline >= p->n_pipelines)
-            return yk_fail(
-                why, YK_INVAL, "cuts[%d] names pipeline %d, there are %d", i, p->cuts[i].pipeline, p->n_pipelines);
-    for (int32_t i = 0; i < p->n_pipelines; i++) {
-        shares += p->pipelines[i].share;
-        yk_err err = check_pipeline(p, i, g, s, why);
-        if (err)
-            return err;
-    }
-    if (fabs(shares - 1) > 1e-6)
-        return yk_fail(why, YK_INVAL, "the pipelines' shares add up to %g, not 1", shares);
-    return YK_OK;
 }
 
 enum plan_codec plan_codec_of(const struct plan *p, int32_t pipeline, int32_t from, int32_t to)

@@ -1,6 +1,7 @@
 /* A plan: pipelines of stages over agents, the forms, the cuts, what was predicted and why. JSON both ways.
  * Input keys (read): model, graph, forms, microbatch, pipelines[].{share, depth, order, stages[].{agent, nodes}},
- * cuts[].{pipeline, from, to, codec}. All other keys are derived: written, and ignored when read. */
+ * cuts[].{pipeline, from, to, codec}; and what a request that names none takes from its plan: source, objective,
+ * batch. All other keys are derived: written, and ignored when read. */
 #ifndef YK_PLAN_H
 #define YK_PLAN_H
 
@@ -47,9 +48,10 @@ struct plan {
     int32_t n_pipelines;
     struct plan_cut *cuts;
     int32_t n_cuts;
+    char *source, *objective; /* NULL: the plan does not say */
+    int64_t batch;            /* samples of a step; 0: the plan does not say */
     /* derived */
-    char *job, *objective, *source, *solver, *explanation;
-    int64_t batch;
+    char *job, *solver, *explanation;
     double step_ms, cost_ms, bound_ms, gap, solver_ms;
     char *bottleneck;  /* "agent pc", "link pc->phone" */
     char *best_single; /* agent; NULL if the model fits nowhere alone */
@@ -65,8 +67,10 @@ void plan_to_json(const struct plan *p, struct json_out *out);
 void plan_free(struct plan *p);
 struct plan *plan_copy(const struct plan *p);
 
-/* Against the graph: hash, every node exactly once per pipeline, no empty stage, acyclic, cuts that exist, number of
- * forms, microbatch > 0 (and equal to a fixed batch), shares add up to 1. */
+/* Against the graph, the hash first: use, number of forms, every node exactly once per pipeline, no empty stage,
+ * acyclic, cuts that exist, microbatch > 0 (and equal to a fixed batch), shares above 0 that add up to 1. Whoever was
+ * given a plan calls it before anything else reads the plan. s may be NULL: then whether the sizes of what crosses are
+ * known is not looked at. */
 yk_err plan_check(const struct plan *p, const struct graph *g, const struct shapes *s, struct yk_diag *why);
 /* stage_of[node] of one pipeline, for cut_*; caller's array of n_nodes. */
 yk_err plan_stage_of(const struct plan *p, int32_t pipeline, int32_t n_nodes, int32_t *stage_of, struct yk_diag *why);

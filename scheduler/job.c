@@ -214,6 +214,28 @@ static yk_err parse_words(
     return YK_OK;
 }
 
+static bool absent(const struct json *o, const char *key)
+{
+    const struct json *v = json_find(o, key);
+    return !v || json_kind(v) == JSON_NULL;
+}
+
+/* What the request leaves open and its plan says. */
+static yk_err take_from_plan(const struct json *o, struct job *j, const char *objective, struct yk_diag *why)
+{
+    const struct plan *p = j->forced;
+    if (!objective && p->objective)
+        solve_objective_find(p->objective, &j->objective);
+    if (p->batch > 0 && absent(o, "batch"))
+        j->batch = p->batch;
+    if (!j->source && p->source)
+        j->source = yk_xstrdup(p->source);
+    if (j->microbatch && j->microbatch != p->microbatch)
+        return yk_fail(why, YK_INVAL, "microbatch is %lld, the plan's is %lld: give the same, or plan it again",
+            (long long)j->microbatch, (long long)p->microbatch);
+    return YK_OK;
+}
+
 static yk_err parse_job(const struct json *o, struct job *j, struct yk_diag *why)
 {
     static const char *const known[] = {"kind", "model", "data", "source", "batch", "microbatch", "objective",
@@ -259,8 +281,10 @@ static yk_err parse_job(const struct json *o, struct job *j, struct yk_diag *why
     if (!err)
         err = parse_sizes(json_find(o, "sizes"), j, why);
     const struct json *plan = json_find(o, "plan");
-    if (!err && plan && json_kind(plan) != JSON_NULL)
+    if (!err && plan)
         err = plan_from_json(plan, &j->forced, why);
+    if (!err && j->forced)
+        err = take_from_plan(o, j, objective, why);
     j->codec_allowed[0] = true;
     return err;
 }
@@ -334,6 +358,7 @@ void job_to_row(const struct job *j, int64_t now_us, struct store_job *row)
         .correct = j->correct,
         .replans = j->replans,
         .plan = j->plan_id,
+        .deaths = j->deaths,
         .kind = j->kind,
         .model = j->model,
         .graph_hash = j->graph_hash,

@@ -303,9 +303,32 @@ static void plan_answer(void *arg, yk_err err, const char *why, struct plan *pla
     free(a);
 }
 
+/* Two names of one agent: its name and its id, also of one that is away. */
+static bool same_agent(struct sched *s, const char *a, const char *b)
+{
+    const struct fleet_agent *x = fleet_find(s->fleet, a), *y = fleet_find(s->fleet, b);
+    return strcmp(a, b) == 0 || (x && x == y);
+}
+
+/* A plan that was given, before anything but its hash is believed. */
+static yk_err check_plan(struct sched *s, const struct job *j, struct model *m, struct yk_diag *why)
+{
+    if (!j->forced)
+        return YK_OK;
+    yk_err err = model_load(m, s->blobs, why);
+    if (!err && (err = plan_check(j->forced, m->graph, NULL, why)))
+        return yk_wrap(why, err, "plan");
+    if (!err && j->forced->source && !same_agent(s, j->forced->source, j->source))
+        err = yk_fail(why, YK_INVAL,
+            "the plan's source is '%.60s', the request's is '%.60s': give the same, or plan it again",
+            j->forced->source, j->source);
+    return err;
+}
+
 static yk_err check_request(struct sched *s, const struct job *j, bool needs_data, struct yk_diag *why)
 {
-    if (!sched_model_find(s, j->model))
+    struct model *m = sched_model_find(s, j->model);
+    if (!m)
         return yk_fail(why, YK_NOTFOUND, "there is no model '%s' (`yoke models` lists them)", j->model);
     if (needs_data && !j->data && !j->n_inputs)
         return yk_fail(why, YK_INVAL, "data is missing: {\"blob\": SHA-256} or {\"name\": NAME}");
@@ -316,7 +339,7 @@ static yk_err check_request(struct sched *s, const struct job *j, bool needs_dat
                 j->inputs[i].name ? "inputs." : "blob", j->inputs[i].name ? j->inputs[i].name : "");
     if (j->labels && !blobs_find(s->blobs, j->labels, NULL))
         return yk_fail(why, YK_NOTFOUND, "data.labels: there is no such content");
-    return YK_OK;
+    return check_plan(s, j, m, why);
 }
 
 yk_err sched_model_describe(struct sched *s, const char *name, struct yk_buf *out, struct yk_diag *why)
@@ -596,9 +619,13 @@ void sched_close(struct sched *s)
     net_listener_close(s->listener);
     while (s->waiters)
         sched_events_cancel(s->waiters);
-    for (struct job *j = s->jobs; j; j = j->next)
-        if (s->store && j->dirty)
+    for (struct job *j = s->jobs; j; j = j->next) {
+        bool planning = j->state == JOB_PLANNING;
+        if (planning) /* a stop is no death */
+            j->state = JOB_WAITING;
+        if (s->store && (j->dirty || planning))
             jobs_save(s, j);
+    }
     if (s->fleet)
         dispatch_fini(s);
     if (s->solver)

@@ -238,13 +238,14 @@ static struct plan *make_plan(const struct solve_request *req, const struct cost
     p->graph_use = yk_xstrdup("infer");
     yk_hex(m->graph->hash, sizeof m->graph->hash, p->graph_hash);
     bool fixed = m->graph->n_nodes > 0;
+    const char *const *given = req->forced && req->forced->forms ? (const char *const *)req->forced->forms : req->forms;
     for (int32_t i = 0; i < m->graph->n_nodes; i++)
-        fixed = fixed && (m->form[i] >= 0 || (req->forms && req->forms[i]));
+        fixed = fixed && (m->form[i] >= 0 || (given && given[i] && given[i][0]));
     if (fixed) {
         p->n_forms = m->graph->n_nodes;
         p->forms = yk_xalloc(((size_t)p->n_forms + 1) * sizeof *p->forms);
         for (int32_t i = 0; i < p->n_forms; i++)
-            p->forms[i] = yk_xstrdup(m->form[i] >= 0 ? v->forms[m->form[i]] : req->forms[i]);
+            p->forms[i] = yk_xstrdup(m->form[i] >= 0 ? v->forms[m->form[i]] : given[i]);
     }
     p->microbatch = chosen->microbatch;
     put_stages(m, chosen, p);
@@ -290,6 +291,21 @@ static void add_load(const struct cost_line *l, double count, double *load)
             load[l->edges[e].resource] += count * l->edges[e].busy_ms;
 }
 
+/* A pin holds for a plan that was given too. */
+static yk_err check_pins(const struct cost_model *m, const struct cost_line *l, int32_t line, struct yk_diag *why)
+{
+    const struct view_agent *agents = m->view->agents;
+    int32_t first = l->stages[0].agent, last = l->stages[l->n_stages - 1].agent;
+    bool bad_first = m->req->pin_first && first != l->source, bad_last = m->req->pin_last && last != l->source;
+    if (!bad_first && !bad_last)
+        return YK_OK;
+    return yk_fail(why, YK_INVAL,
+        "pipelines[%d].stages[%d] is on %s, --pin=%s wants it on the source, which is %s: leave out --pin, or plan "
+        "again with it",
+        line, bad_first ? 0 : l->n_stages - 1, agents[bad_first ? first : last].name, bad_first ? "first" : "last",
+        agents[l->source].name);
+}
+
 static yk_err price_forced(
     struct size_pool *pool, const struct solve_request *req, int32_t source, struct candidate *c, struct yk_diag *why)
 {
@@ -320,6 +336,9 @@ static yk_err price_forced(
             err = cost_price(m, source, agents, line->n_stages, stage_of, f, i, &c->lines[i], why);
         if (!err) {
             c->n_lines++;
+            err = check_pins(m, &c->lines[i], i, why);
+        }
+        if (!err) {
             c->shares[i] = line->share;
             double count = YK_MAX(1.0, ceil(line->share * (double)m->count));
             double cost = c->lines[i].first_ms + (count - 1) * c->lines[i].bottleneck_ms;
@@ -397,15 +416,15 @@ static yk_err solve_forced(
     struct yk_buf reasons = {0};
     int32_t *form = yk_xalloc(((size_t)req->graph->n_nodes + 1) * sizeof *form);
     int32_t source = 0;
-    yk_err err = YK_OK;
+    yk_err err = plan_check(req->forced, req->graph, NULL, why); /* before anything reads it */
     if (!err)
         err = check_codecs(req, why);
     if (!err)
         err = check_forms(req, v, why);
-    cost_choose_forms(req, v, form);
-    if (!err)
-        err = cost_init(&p->model, req, v, form, req->forced->microbatch, why);
     if (err)
+        goto out;
+    cost_choose_forms(req, v, form);
+    if ((err = cost_init(&p->model, req, v, form, req->forced->microbatch, why)))
         goto out;
     p->ready = true;
     if ((err = plan_check(req->forced, req->graph, &p->model.shapes, why)))

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MAX_PARAMS 24
+#define MAX_PARAMS 25
 #define WAL_LIMIT_BYTES ((int64_t)64 << 20)
 #define CHECKPOINT_PAGES 1000
 #define TRIM_EVERY 2000 /* history writes between two trims */
@@ -403,6 +403,7 @@ void store_put_job(struct store *s, const struct store_job *j)
     add_i(r, j->created_ms);
     add_time(r, j->started_ms);
     add_time(r, j->ended_ms);
+    add_i(r, j->deaths);
     post(w);
 }
 
@@ -558,8 +559,11 @@ static const char models_preprocess[] =
     " strftime('%Y-%m-%dT%H:%M:%fZ', created_ms / 1000.0, 'unixepoch') AS created_at "
     "FROM models ORDER BY name;";
 
+/* How often in a row yoked ended while it planned the job. */
+static const char jobs_deaths[] = "ALTER TABLE jobs ADD COLUMN deaths INTEGER NOT NULL DEFAULT 0;";
+
 /* Forward migrations: entry i brings a database from user_version i to i + 1. */
-static const char *const migrations[] = {store_schema_sql, models_preprocess};
+static const char *const migrations[] = {store_schema_sql, models_preprocess, jobs_deaths};
 
 static int64_t pragma_int(sqlite3 *db, const char *sql)
 {

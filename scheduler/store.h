@@ -56,7 +56,7 @@ struct store_time { /* one row of an agent's profile of a graph */
 void store_put_profile(
     struct store *s, const char *graph, const char *agent, const char *backends, const struct store_time *rows, int n);
 struct store_job {
-    int64_t id, batch, microbatch, samples, done, labelled, correct, replans, plan;
+    int64_t id, batch, microbatch, samples, done, labelled, correct, replans, plan, deaths;
     const char *kind, *model, *graph_hash, *state, *objective, *request, *source, *outputs, *error, *forms;
     const uint8_t *done_map;
     size_t done_map_len;

@@ -217,7 +217,8 @@ void store_load_jobs(struct store *s, void (*fn)(void *arg, const struct store_j
     sqlite3_stmt *st = NULL;
     sqlite3_prepare_v2(s->reader,
         "SELECT id, kind, model, graph_hash, state, objective, request, source, batch, microbatch, samples, done, "
-        "done_map, labelled, correct, outputs, forms, run_ms, replans, plan, error, created_ms, started_ms FROM jobs "
+        "done_map, labelled, correct, outputs, forms, run_ms, replans, plan, error, created_ms, started_ms, deaths "
+        "FROM jobs "
         "WHERE state NOT IN ('done', 'failed', 'canceled') ORDER BY id",
         -1, &st, NULL);
     while (st && sqlite3_step(st) == SQLITE_ROW) {
@@ -244,7 +245,8 @@ void store_load_jobs(struct store *s, void (*fn)(void *arg, const struct store_j
             .plan = sqlite3_column_int64(st, 19),
             .error = text_of(st, 20),
             .created_ms = sqlite3_column_int64(st, 21),
-            .started_ms = sqlite3_column_int64(st, 22)};
+            .started_ms = sqlite3_column_int64(st, 22),
+            .deaths = sqlite3_column_int64(st, 23)};
         fn(arg, &j);
     }
     sqlite3_finalize(st);

@@ -24,8 +24,8 @@
                "packed_bytes, workspace_bytes, measured_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)") \
     X(JOB, "INSERT OR REPLACE INTO jobs (id, kind, model, graph_hash, state, objective, request, source, batch, microbatch, " \
            "samples, done, done_map, labelled, correct, outputs, forms, run_ms, replans, plan, error, created_ms, " \
-           "started_ms, ended_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, " \
-           "?19, ?20, ?21, ?22, ?23, ?24)") \
+           "started_ms, ended_ms, deaths) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, " \
+           "?19, ?20, ?21, ?22, ?23, ?24, ?25)") \
     X(EVENT, "INSERT OR REPLACE INTO job_events (id, job, at_ms, kind, text) VALUES (?1, ?2, ?3, ?4, ?5)") \
     X(PLAN, "INSERT OR REPLACE INTO plans (id, job, model, graph_hash, reason, objective, plan, given, microbatch, batch, " \
             "pipelines, stages, step_ms, cost_ms, bound_ms, gap, bottleneck, best_single, best_single_ms, created_ms) " \

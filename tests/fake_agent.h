@@ -32,13 +32,13 @@ struct fake {
     double node_ms; /* one sample through one node */
     double bytes_per_s, both_factor;
     int64_t memory_bytes;
-    int64_t samples;              /* of a NAME it holds */
-    int64_t sizes_major;          /* version it claims; 0: ours */
-    struct fake **others;         /* NULL-ended: a dead or frozen peer stops the pipeline, as it would */
-    bool stall_load, stall_probe; /* say nothing */
-    const char *fail_load;        /* error text */
-    int fail_runs;                /* so many runs end with an error */
-    int64_t quit_at;              /* vanish after this many results; 0: never */
+    int64_t samples;                             /* of a NAME it holds */
+    int64_t sizes_major;                         /* version it claims; 0: ours */
+    struct fake **others;                        /* NULL-ended: a dead or frozen peer stops the pipeline, as it would */
+    bool stall_load, stall_probe, stall_profile; /* say nothing */
+    const char *fail_load;                       /* error text */
+    int fail_runs;                               /* so many runs end with an error */
+    int64_t quit_at;                             /* vanish after this many results; 0: never */
 
     /* what happened */
     bool joined, refused, frozen, dead;
@@ -411,6 +411,8 @@ static void fake_on_probe(struct fake *f, const struct wire_probe *p)
 static void fake_on_profile(struct fake *f, const struct wire_profile *p)
 {
     f->profiles++;
+    if (f->stall_profile)
+        return;
     f->profile_id = p->id;
     snprintf(f->graph, sizeof(f->graph), "%s", p->graph);
     f->n_profile_sizes = 0;

@@ -42,7 +42,8 @@ struct cli_command {
     int (*run)(struct cli *c);
 };
 
-extern const char *const cli_objectives[]; /* by cli_opts.objective: "latency", "throughput", "cloud-cost" */
+extern const char
+    *const cli_objectives[]; /* by cli_opts.objective: NULL (auto), "latency", "throughput", "cloud-cost" */
 
 /* Prints "yoke: <why>" to standard error and returns CLI_FAILED (CLI_USAGE for YK_INVAL of a flag is the caller's). */
 int cli_fail(yk_err err, const struct yk_diag *why);

@@ -17,19 +17,16 @@ static yk_err use_plan(struct local *l, const char *path, struct yk_diag *why)
 {
     struct json *doc = NULL;
     yk_err err = json_load(path, PLAN_FILE_LIMIT, &doc, why);
-    if (!err)
-        err = plan_from_json(doc, &l->plan, why);
+    if (err)
+        return err;
+    err = plan_from_json(doc, &l->plan, why);
     json_free(doc);
+    if (!err)
+        err = plan_check(l->plan, l->graph, NULL, why);
     if (err)
         return yk_wrap(why, err, "%s", path);
-    if (strcmp(l->plan->graph_hash, l->hash) != 0)
-        return yk_fail(why, YK_INVAL, "%s is a plan of graph %.12s..., this model's graph is %.12s...: plan it again",
-            path, l->plan->graph_hash, l->hash);
     if (!l->plan->forms)
         return YK_OK;
-    if (l->plan->n_forms != l->graph->n_nodes)
-        return yk_fail(
-            why, YK_INVAL, "%s names %d forms, the graph has %d nodes", path, l->plan->n_forms, l->graph->n_nodes);
     l->forms = yk_xalloc(((size_t)l->graph->n_nodes + 1) * sizeof *l->forms);
     for (int32_t i = 0; i < l->graph->n_nodes; i++)
         l->forms[i] = l->plan->forms[i];
@@ -71,7 +68,6 @@ yk_err local_open(struct cli *c, const char *path, struct local *l, struct yk_di
     if (c->o.plan) {
         if ((err = onnx_export_skeleton(l->graph, &skeleton, why)))
             goto out;
-        yk_hex(l->graph->hash, sizeof l->graph->hash, l->hash);
         if ((err = use_plan(l, c->o.plan, why)))
             goto out;
     }

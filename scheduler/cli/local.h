@@ -8,7 +8,6 @@
 
 struct local {
     struct graph *graph; /* canonical inference graph */
-    char hash[65];       /* of its skeleton, as plans name it */
     struct pool *pool;
     struct backends backends;
     struct plan *plan;  /* of --plan, or NULL */

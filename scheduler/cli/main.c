@@ -18,8 +18,9 @@
 #define MANY INT64_C(1000000000)
 
 #define KEY_NAME KEY("name", CONF_STR, NULL, "Name of the model (default: the file's name).", name, NULL, "S")
-#define KEY_OBJECTIVE(other) \
-    KEY("objective", CONF_ENUM, other, "What the plan is best at.", objective, "latency|throughput|cloud-cost", NULL)
+#define KEY_OBJECTIVE                                                                                               \
+    KEY("objective", CONF_ENUM, "auto", "What the plan is best at; auto: latency for infer, throughput for batch.", \
+        objective, "auto|latency|throughput|cloud-cost", NULL)
 #define KEY_BATCH(other) NUMBER("batch", other, 1, MANY, "Samples of one step.", batch, "N")
 #define KEY_MICROBATCH \
     KEY("microbatch", CONF_STR, "auto", "Samples that travel together, or auto.", microbatch_text, NULL, "auto|N")
@@ -79,14 +80,13 @@ static const struct conf_key keys_model_add[] = {KEY_NAME, KEYS_IMAGE, KEY_MEAN,
 static const struct conf_key keys_job[] = {
     KEY("watch", CONF_BOOL, NULL, "Follow the job until it ends.", watch, NULL, NULL)};
 static const struct conf_key keys_plan[] = {
-    KEY("job", CONF_STR, "batch", "Kind of job: infer or batch.", job, NULL, "KIND"), KEY_OBJECTIVE(NULL),
-    KEY_BATCH("1"), KEY_MICROBATCH, KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN, KEY_SIZE,
+    KEY("job", CONF_STR, "batch", "Kind of job: infer or batch.", job, NULL, "KIND"), KEY_OBJECTIVE, KEY_BATCH("1"),
+    KEY_MICROBATCH, KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN, KEY_SIZE,
     KEY("explain", CONF_BOOL, NULL, "Say why this plan.", explain, NULL, NULL)};
 static const struct conf_key keys_infer[] = {KEY_INPUTS, KEY_OUTPUTS, KEY_LABELS, KEYS_IMAGE, KEY_MEAN, KEY_STD,
-    KEY_OBJECTIVE("latency"), KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN};
+    KEY_OBJECTIVE, KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN};
 static const struct conf_key keys_batch[] = {KEY_DATA, KEY_SPLIT, KEY_SOURCE, KEY_BATCH("64"), KEY_MICROBATCH,
-    KEY_OUTPUT, KEYS_IMAGE, KEY_OBJECTIVE("throughput"), KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_MEAN, KEY_STD, KEY_PLAN,
-    KEY_SIZE};
+    KEY_OUTPUT, KEYS_IMAGE, KEY_OBJECTIVE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_SIZE};
 static const struct conf_key keys_local_infer[] = {
     KEY_INPUTS, KEY_OUTPUTS, KEY_LABELS, KEYS_IMAGE, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_THREADS, KEY_BACKEND};
 static const struct conf_key keys_local_batch[] = {KEY_DATA, KEY_SPLIT, KEY_BATCH("64"), KEY_MICROBATCH, KEY_OUTPUT,

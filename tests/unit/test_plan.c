@@ -90,7 +90,7 @@ static void reads(void **state)
 static void defaults(void **state)
 {
     (void)state;
-    struct plan *p = read_good("{" GRAPH ", \"microbatch\": 1, \"cuts\": [{\"from\": 0, \"to\": -1}], \"forms\": [],"
+    struct plan *p = read_good("{" GRAPH ", \"microbatch\": 1, \"cuts\": [{\"from\": 0, \"to\": -1}],"
                                " \"pipelines\": [{\"stages\": [{\"agent\": \"a\", \"nodes\": [[0, 1], [2, 5]]}]}]}");
     assert_true(p->pipelines[0].share == 1 && p->pipelines[0].depth == 1);
     assert_int_equal(p->pipelines[0].order, ORDER_FORWARD_FIRST);
@@ -106,7 +106,7 @@ static void derived(void **state)
 {
     (void)state;
     char *text = replaced(base, "\"microbatch\"",
-        "\"predicted\": 7, \"bound_ms\": \"x\", \"gap\": [], \"best_single\": {}, \"alternatives\": 1, \"batch\": \"\","
+        "\"predicted\": 7, \"bound_ms\": \"x\", \"gap\": [], \"best_single\": {}, \"alternatives\": 1,"
         " \"explanation\": 3, \"unheard\": null, \"microbatch\"");
     struct plan *p = read_good(text);
     assert_true(p->step_ms == 0 && !p->best_single && p->n_alternatives == 0);

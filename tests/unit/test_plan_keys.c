@@ -160,6 +160,13 @@ static void bad_keys(void **state)
     bad(CUTS("[{\"from\":0,\"to\":1,\"pipeline\":-1}]"), "cuts[0].pipeline");
     bad(CUTS("[{\"from\":0,\"to\":1,\"codec\":\"zip\"}]"), "cuts[0].codec");
     bad(HEAD "\"forms\":3,\"pipelines\":[" LINE(TWO) "]}", "forms");
+    bad(HEAD "\"forms\":[\"a\",\"b\\nc\"],\"pipelines\":[" LINE(TWO) "]}", "forms[1]");
+    bad(HEAD "\"batch\":-1,\"pipelines\":[" LINE(TWO) "]}", "batch");
+    bad(HEAD "\"batch\":\"\",\"pipelines\":[" LINE(TWO) "]}", "batch");
+    bad(HEAD "\"objective\":\"foo\",\"pipelines\":[" LINE(TWO) "]}", "foo");
+    bad(HEAD "\"source\":7,\"pipelines\":[" LINE(TWO) "]}", "source");
+    bad("null", "JSON object");
+    bad("[]", "JSON object");
     bad(HEAD "\"forms\":[\"a\",3],\"pipelines\":[" LINE(TWO) "]}", "forms[1]");
 }
 
@@ -196,6 +203,9 @@ static void checked_against_the_graph(void **state)
     check(g, CUTS("[{\"from\":0,\"to\":1},{\"from\":0,\"to\":1,\"codec\":\"fp16\"}]"), "cuts[1]"); /* which one? */
     check(g, CUTS("[{\"from\":0,\"to\":1,\"pipeline\":1}]"), "cuts[0]");
     check(g, HEAD "\"forms\":[\"a\"],\"pipelines\":[" LINE(TWO) "]}", "1 forms");
+    check(g, HEAD "\"forms\":[],\"pipelines\":[" LINE(TWO) "]}", "0 forms");
+    check(g, HEAD "\"pipelines\":[{\"share\":1,\"stages\":[" TWO "]},{\"share\":0,\"stages\":[" TWO "]}]}",
+        "pipelines[1].share");
     check(g, HEAD "\"pipelines\":[{\"share\":0.5,\"stages\":[" TWO "]},{\"share\":0.4,\"stages\":[" TWO "]}]}", "0.9");
     check(g, HEAD "\"pipelines\":[{\"share\":0.5,\"stages\":[" TWO "]},{\"share\":0.5,\"stages\":[" TWO "]}]}", NULL);
     g->hash[31] = 2;

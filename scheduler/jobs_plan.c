@@ -1,0 +1,214 @@
+/* From a job to its plan: asked of planning.c, recorded, handed to dispatch. A job that is being planned is so in its
+ * row first, so that the next start knows which ones were when yoked ended. */
+#include "scheduler/job_data.h"
+#include "scheduler/sched_priv.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct plan_wait {
+    struct sched *s;
+    int64_t job;
+};
+
+static void fix_forms(struct job *j, const struct plan *plan)
+{
+    if (j->n_forms || !plan->forms)
+        return;
+    j->forms = yk_xalloc(((size_t)plan->n_forms + 1) * sizeof *j->forms);
+    for (; j->n_forms < plan->n_forms; j->n_forms++)
+        j->forms[j->n_forms] = yk_xstrdup(plan->forms[j->n_forms]);
+}
+
+static void ranges_text(const struct plan_stage *st, char *out, size_t size)
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (int32_t i = 0; i < st->n_nodes && used + 1 < size; i++) {
+        int n = snprintf(out + used, size - used, "%s%d-%d", i ? "," : "", st->nodes[i].first, st->nodes[i].last);
+        used += n > 0 ? (size_t)n : 0;
+    }
+}
+
+static void record_plan(struct sched *s, struct job *j, const struct plan *plan)
+{
+    struct yk_buf json = {0}, given = {0};
+    struct json_out out;
+    int32_t stages = 0;
+    json_out_init(&out, &json, 0);
+    plan_to_json(plan, &out);
+    yk_buf_add(&json, "", 1);
+    if (j->forced) {
+        json_out_init(&out, &given, 0);
+        plan_to_json(j->forced, &out);
+        yk_buf_add(&given, "", 1);
+    }
+    for (int32_t i = 0; i < plan->n_pipelines; i++)
+        stages += plan->pipelines[i].n_stages;
+    j->plan_id = ++s->next_plan;
+    struct store_plan row = {.id = j->plan_id,
+        .job = j->id,
+        .microbatch = plan->microbatch,
+        .batch = plan->batch,
+        .pipelines = plan->n_pipelines,
+        .stages = stages,
+        .model = plan->model,
+        .graph_hash = plan->graph_hash,
+        .reason = j->replans ? j->error : "first plan",
+        .objective = plan->objective,
+        .plan = json.failed ? "" : (char *)json.data,
+        .given = given.failed ? NULL : (char *)given.data,
+        .bottleneck = plan->bottleneck,
+        .best_single = plan->best_single,
+        .step_ms = plan->step_ms,
+        .cost_ms = plan->cost_ms,
+        .bound_ms = plan->bound_ms,
+        .gap = plan->gap,
+        .best_single_ms = plan->best_single ? plan->best_single_ms : NAN};
+    store_put_plan(s->store, &row);
+    for (int32_t i = 0; i < plan->n_pipelines; i++)
+        for (int32_t k = 0; k < plan->pipelines[i].n_stages; k++) {
+            const struct plan_stage *st = &plan->pipelines[i].stages[k];
+            char nodes[200];
+            ranges_text(st, nodes, sizeof nodes);
+            store_put_stage(s->store, j->plan_id, i, k, st->agent, nodes, st->predicted_ms, st->memory_bytes);
+        }
+    yk_buf_free(&json);
+    yk_buf_free(&given);
+}
+
+static void on_plan(void *arg, yk_err err, const char *why, struct plan *plan)
+{
+    struct plan_wait *w = arg;
+    struct sched *s = w->s;
+    struct job *j = jobs_find(s, w->job);
+    free(w);
+    if (!j || j->state != JOB_PLANNING || s->closing) { /* at a stop the job stays as it is, for the next start */
+        plan_free(plan);
+        return;
+    }
+    if (err) {
+        /* Agents that went away may come back: then there is something to wait for. */
+        if (err == YK_INFEASIBLE && (j->replans || j->done_map)) {
+            snprintf(j->error, sizeof j->error, "%s", why);
+            jobs_move(s, j, JOB_WAITING, "");
+        } else {
+            jobs_fail(s, j, "%s", why);
+        }
+        return;
+    }
+    struct model *m = sched_model_find(s, j->model);
+    struct yk_diag reason = {0};
+    j->deaths = 0;
+    fix_forms(j, plan);
+    j->microbatch = plan->microbatch;
+    record_plan(s, j, plan);
+    jobs_event(s, j->id, "planned", "%.4g ms a step on %d stage%s of pipeline 0, microbatch %lld, bottleneck %s",
+        plan->step_ms, plan->pipelines[0].n_stages, plan->pipelines[0].n_stages == 1 ? "" : "s",
+        (long long)plan->microbatch, plan->bottleneck);
+    jobs_move(s, j, JOB_LOADING, "");
+    if (!m || (err = dispatch_load(s, j, m, plan, j->plan_id, &reason)))
+        jobs_lost(s, j, m ? reason.text : "the model is gone");
+    plan_free(plan);
+}
+
+/* Every agent that a given plan names is alive. */
+static bool forced_alive(struct sched *s, const struct plan *p)
+{
+    for (int32_t i = 0; i < p->n_pipelines; i++)
+        for (int32_t k = 0; k < p->pipelines[i].n_stages; k++) {
+            struct fleet_agent *a = fleet_find(s->fleet, p->pipelines[i].stages[k].agent);
+            if (!a || a->state != FLEET_ALIVE)
+                return false;
+        }
+    return true;
+}
+
+static bool source_known(struct sched *s, struct job *j)
+{
+    struct fleet_agent *a = j->source ? fleet_find(s->fleet, j->source) : NULL;
+    return a && a->state == FLEET_ALIVE;
+}
+
+/* The row says that it is being planned: now whatever reads the job's data and plan may. */
+static void start_planning(void *arg)
+{
+    struct plan_wait *w = arg;
+    struct sched *s = w->s;
+    struct job *j = s->closing ? NULL : jobs_find(s, w->job);
+    struct yk_diag why = {0};
+    if (!j || j->state != JOB_PLANNING) {
+        free(w);
+        return;
+    }
+    struct model *m = sched_model_find(s, j->model);
+    if (!m || model_load(m, s->blobs, &why) || job_data_resolve(j, m->graph, s->blobs, &why)) {
+        free(w);
+        jobs_fail(s, j, "%s", m ? why.text : "the model is gone");
+        return;
+    }
+    bool retry = j->replans > 0 || j->done_map;
+    struct planning_request r = {.model = m,
+        .kind = j->kind,
+        .source = !retry || source_known(s, j) ? j->source : NULL, /* uploaded data can go to another, later */
+        .objective = j->objective,
+        .sizes = j->sizes,
+        .batch = j->batch,
+        .microbatch = j->microbatch,
+        .samples = j->samples,
+        .deadline_ms = retry ? 0 : (double)j->deadline_ms,
+        .codec_allowed = j->codec_allowed,
+        .pin_first = j->pin_first,
+        .pin_last = j->pin_last,
+        .forced = j->forced && (!retry || forced_alive(s, j->forced)) ? j->forced : NULL,
+        .forms = j->n_forms == m->graph->n_nodes ? j->forms : NULL};
+    snprintf(j->graph_hash, sizeof j->graph_hash, "%s", m->graph_hash);
+    planning_start(s, &r, on_plan, w);
+    planning_step(s);
+}
+
+/* Of the jobs that were being planned when yoked ended, one may be why: they are planned one by one. */
+static bool is_its_turn(const struct sched *s, const struct job *j)
+{
+    for (const struct job *k = s->jobs; j->deaths && k; k = k->next)
+        if (k->deaths && k->state == JOB_PLANNING)
+            return false;
+    return true;
+}
+
+void jobs_step(struct sched *s, struct job *j)
+{
+    if (s->closing || (j->state != JOB_QUEUED && j->state != JOB_WAITING))
+        return;
+    if (fleet_alive(s->fleet) == 0)
+        return;
+    /* After a restart the first agent that is back is not the fleet: a plan on it alone would be a poor one. */
+    if (j->state == JOB_WAITING && net_now_us(s->net) - s->opened_us < (j->forced ? 2 : 1) * s->config.lease_ms * 500 &&
+        !(j->forced && forced_alive(s, j->forced)))
+        return;
+    /* Data under a data root is on its agent only; uploaded data can go to any. */
+    bool bound = j->source && !j->n_inputs;
+    if (bound && !source_known(s, j)) {
+        if (j->state == JOB_QUEUED && !fleet_find(s->fleet, j->source)) {
+            jobs_fail(s, j, "source '%s' is not an agent of this fleet (`yoke agents` lists them)", j->source);
+        } else if (j->state == JOB_QUEUED) {
+            snprintf(j->error, sizeof j->error, "source %s, which holds the data, is away", j->source);
+            jobs_move(s, j, JOB_WAITING, j->error);
+        }
+        return;
+    }
+    if (!is_its_turn(s, j)) {
+        j->deadline_us =
+            net_now_us(s->net) + s->config.source_wait_ms * 1000; /* of the other's planning there is one */
+        return;
+    }
+    struct plan_wait *w = yk_xalloc(sizeof *w);
+    *w = (struct plan_wait){s, j->id};
+    int64_t keep = j->state == JOB_WAITING ? j->deadline_us : 0;
+    jobs_move(s, j, JOB_PLANNING, "");
+    if (keep)
+        j->deadline_us = keep;
+    store_flush(s->store, start_planning, w);
+}
