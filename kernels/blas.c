@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/blas.h"
 #include "kernels/conv.h"
 #include "kernels/iter.h"
 #include "kernels/simd.h"
@@ -398,11 +399,11 @@ static void isa_name(char *out, size_t size)
 
 static yk_err blas_open(struct pool *pool, struct backend **out, struct yk_diag *why)
 {
-    static const struct host_rows table = {rows, (int)YK_COUNT(rows)};
+    const struct host_rows tables[] = {{rows, (int)YK_COUNT(rows)}, blas_deconv, blas_rnn};
     char isa[BACKEND_FORM_MAX];
     openblas_set_num_threads(1);
     isa_name(isa, sizeof(isa));
-    return host_open(&backend_blas, isa, &table, 1, pool, out, why);
+    return host_open(&backend_blas, isa, tables, (int)YK_COUNT(tables), pool, out, why);
 }
 
 const struct backend_ops backend_blas = HOST_OPS("blas", blas_open);
