@@ -218,6 +218,77 @@ static void gen_matmul(struct gen *c)
     finish(c, "", "MatMul", in, 2);
 }
 
+static void gen_deconv(struct gen *c)
+{
+    int spatial = (int)pick(c, 1, 3);
+    int64_t group = pick(c, 0, 2) ? 1 : pick(c, 2, 4), per = pick(c, 1, 12), rows = pick(c, 1, 24), oc = rows * group;
+    int64_t x[5] = {-1, per * group}, w[5] = {per * group, rows}, stride[3], dilation[3], extra[3], pads[6];
+    for (int i = 0; i < spatial; i++) {
+        x[2 + i] = pick(c, 1, spatial == 3 ? 4 : 11);
+        w[2 + i] = pick(c, 1, 4);
+        stride[i] = pick(c, 1, 3);
+        dilation[i] = pick(c, 0, 2) ? 1 : 2;
+        extra[i] = pick(c, 0, stride[i] - 1);
+        pads[i] = pick(c, 0, w[2 + i] - 1);
+        pads[spatial + i] = pick(c, 0, w[2 + i] - 1);
+    }
+    int32_t in[3] = {graphs_input(c->g, "x", DT_F32, spatial + 2, x),
+        graphs_weight(c->g, "w", DT_F32, spatial + 2, w, &c->r), YK_ABSENT};
+    if (pick(c, 0, 2))
+        in[2] = graphs_weight(c->g, "b", DT_F32, 1, &oc, &c->r);
+    finish(c, "", "ConvTranspose", in, 3);
+    graph_set_attr_i(c->g, c->node, "group", group);
+    graph_set_attr_ints(c->g, c->node, "strides", stride, (size_t)spatial);
+    graph_set_attr_ints(c->g, c->node, "dilations", dilation, (size_t)spatial);
+    graph_set_attr_ints(c->g, c->node, "output_padding", extra, (size_t)spatial);
+    if (pick(c, 0, 3) == 0)
+        graph_set_attr_s(c->g, c->node, "auto_pad", pick(c, 0, 1) ? "SAME_UPPER" : "SAME_LOWER");
+    else
+        graph_set_attr_ints(c->g, c->node, "pads", pads, (size_t)(2 * spatial));
+}
+
+/* Several blocks of channels and chunks of input. */
+static void gen_deconv_large(struct gen *c)
+{
+    int64_t x[4] = {-1, 8, pick(c, 40, 50), pick(c, 40, 50)}, oc = pick(c, 20, 40), w[4] = {8, oc, 3, 4},
+            stride[2] = {2, 2}, pads[4] = {1, 1, 1, 1};
+    int32_t in[3] = {graphs_input(c->g, "x", DT_F32, 4, x), graphs_weight(c->g, "w", DT_F32, 4, w, &c->r),
+        graphs_weight(c->g, "b", DT_F32, 1, &oc, &c->r)};
+    finish(c, "", "ConvTranspose", in, 3);
+    graph_set_attr_ints(c->g, c->node, "strides", stride, 2);
+    graph_set_attr_ints(c->g, c->node, "pads", pads, 4);
+}
+
+static void rnn(struct gen *c, const char *op, int64_t gates, int64_t hidden, int64_t seq)
+{
+    static const char *const directions[] = {"forward", "reverse", "bidirectional"};
+    int direction = (int)pick(c, 0, 2);
+    int64_t dirs = direction == 2 ? 2 : 1, in_size = odd(c);
+    int64_t x[3] = {-1, seq, in_size}, w[3] = {dirs, gates * hidden, in_size}, r[3] = {dirs, gates * hidden, hidden},
+            b[2] = {dirs, 2 * gates * hidden};
+    int32_t in[4] = {graphs_input(c->g, "x", DT_F32, 3, x), graphs_weight(c->g, "w", DT_F32, 3, w, &c->r),
+        graphs_weight(c->g, "r", DT_F32, 3, r, &c->r), YK_ABSENT};
+    if (pick(c, 0, 2))
+        in[3] = graphs_weight(c->g, "b", DT_F32, 2, b, &c->r);
+    finish(c, "", op, in, 4);
+    graph_set_attr_s(c->g, c->node, "direction", directions[direction]);
+    graph_set_attr_i(c->g, c->node, "layout", 1); /* the batch is in front */
+    graph_set_attr_i(c->g, c->node, "linear_before_reset", pick(c, 0, 1));
+}
+
+static void gen_rnn(struct gen *c)
+{
+    int kind = (int)pick(c, 0, 2);
+    rnn(c, kind == 0 ? "LSTM" : kind == 1 ? "GRU" : "RNN", kind == 0 ? 4 : kind == 1 ? 3 : 1, odd(c), pick(c, 0, 9));
+}
+
+/* Steps split over hidden units. */
+static void gen_rnn_large(struct gen *c)
+{
+    int kind = (int)pick(c, 0, 1);
+    rnn(c, kind ? "GRU" : "LSTM", kind ? 3 : 4, pick(c, 260, 300), 2);
+}
+
 static void pool(struct gen *c, const char *op)
 {
     int spatial = (int)pick(c, 1, 3);
@@ -394,6 +465,10 @@ static const struct recipe {
     {"data movement", gen_move, EXACT, CASES},
     {"Conv 3x3", gen_conv3, NMSE, 3 * CASES},
     {"depthwise", gen_depthwise, NMSE, 2 * CASES},
+    {"ConvTranspose", gen_deconv, NMSE, 2 * CASES},
+    {"ConvTranspose, large", gen_deconv_large, NMSE, 2},
+    {"RNN, GRU, LSTM", gen_rnn, NMSE, CASES},
+    {"GRU, LSTM, large", gen_rnn_large, NMSE, 2},
 };
 
 static bool near_enough(const struct tensor *a, const struct tensor *b, enum nearness how)
@@ -530,7 +605,7 @@ static void suite(void **state)
     for (size_t i = 0; i < YK_COUNT(recipes); i++)
         for (int k = 0; k < recipes[i].cases; k++) {
             uint64_t seed = i * 1000 + (uint64_t)k;
-            if (recipes[i].gen == gen_conv_large && (f->b[0].at[0]->ops == &backend_ref || !f->b[0].at[0]->ops->host))
+            if (strstr(recipes[i].name, "large") && (f->b[0].at[0]->ops == &backend_ref || !f->b[0].at[0]->ops->host))
                 break; /* about tiles, and slow */
             if (only && strtoull(only, NULL, 10) != seed)
                 continue;
