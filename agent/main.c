@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define SENSOR_US 5000000
 #define LEAVE_US 200000 /* for the leave message to get out */
@@ -168,6 +169,11 @@ static int run(const struct options *o)
         log_error("%s", why.text);
         return EXIT_USAGE;
     }
+    for (int i = 0; i < o->data_roots.n; i++)
+        if (access(o->data_roots.at[i], R_OK | X_OK) != 0) {
+            log_error("--data-root=%s: %s", o->data_roots.at[i], strerror(errno));
+            return EXIT_USAGE;
+        }
     const char **roots = yk_xalloc(((size_t)o->data_roots.n + 1) * sizeof *roots);
     for (int i = 0; i < o->data_roots.n; i++)
         roots[i] = o->data_roots.at[i];

@@ -12,13 +12,13 @@ static const struct column agents[] = {
     {"name", T, "NAME", "", false},
     {"class", T, "CLASS", "", false},
     {"state", T, "STATE", "", false},
-    {"backends", T, "BACKENDS", "", false},
+    {"backends", T, "BACKENDS", "", true},
     {"cores", I, "CORES", "", false},
     {"threads", I, "THREADS", "", true},
     {"memory_bytes", I, "MEMORY", "bytes", false},
     {"memory_available_bytes", I, "AVAILABLE", "bytes", true},
     {"gflops", R, "GFLOP/S", "", false},
-    {"gbytes_per_s", R, "GB/S", "", false},
+    {"gbytes_per_s", R, "GB/S", "", true},
     {"heat", T, "HEAT", "", false},
     {"temperature_celsius", R, "TEMPERATURE", "", true},
     {"battery_frac", R, "BATTERY", "frac", false},
@@ -38,20 +38,20 @@ static const struct column links[] = {
     {"origin", T, "ORIGIN", "", false},
     {"url", T, "URL", "", true},
     {"text", T, "TEXT", "", true},
-    {"measured_at", T, "MEASURED", "time", false},
+    {"measured_at", T, "MEASURED", "time", true},
 };
 
 static const struct column models[] = {
     {"model", T, "MODEL", "", false},
     {"owner", T, "OWNER", "", true},
-    {"graph", T, "GRAPH", "hash", false},
+    {"graph", T, "GRAPH", "hash", true},
     {"bytes", I, "SIZE", "bytes", false},
     {"nodes", I, "NODES", "", false},
     {"weight_bytes", I, "WEIGHTS", "bytes", false},
     {"inputs", T, "INPUTS", "", false},
     {"outputs", T, "OUTPUTS", "", false},
     {"preprocess", T, "PREPROCESS", "", true},
-    {"created_at", T, "ADDED", "time", false},
+    {"created_at", T, "ADDED", "time", true},
 };
 
 static const struct column jobs[] = {
@@ -65,7 +65,7 @@ static const struct column jobs[] = {
     {"done", I, "DONE", "", false},
     {"accuracy", R, "ACCURACY", "", false},
     {"images_per_s", R, "IMAGES/S", "", false},
-    {"created_at", T, "CREATED", "time", false},
+    {"created_at", T, "CREATED", "time", true},
     {"started_at", T, "STARTED", "time", true},
     {"ended_at", T, "ENDED", "time", false},
     {"replans", I, "REPLANS", "", true},

@@ -233,8 +233,11 @@ static int serve(struct options *o)
     struct rest *rest = NULL;
     char *db = o->db ? yk_xstrdup(o->db) : default_db();
     yk_err err = YK_OK;
-    if (!db)
-        err = yk_fail(&why, YK_INVAL, "there is no home and no state directory: give --db=FILE");
+    if (!db || !db[0])
+        err =
+            yk_fail(&why, YK_INVAL, db ? "--db= is empty" : "there is no home and no state directory: give --db=FILE");
+    if (!err && o->data_roots.n && !o->local_agents)
+        err = yk_fail(&why, YK_INVAL, "--data-root is for local agents: give --local-agents=N too");
     if (!err)
         err = net_url_check("listen", "tcp", o->listen, &why);
     if (!err)

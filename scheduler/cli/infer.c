@@ -52,8 +52,6 @@ static yk_err pair(struct cli *c, struct infer *f, struct yk_diag *why)
     err = tensors_inputs(&c->o.inputs, f->in, f->n_in, f->in_paths, why);
     if (!err)
         err = tensors_outputs(&c->o.outputs, f->out, f->n_out, f->out_paths, why);
-    for (int i = 0; !err && i < f->n_out; i++)
-        f->keep = f->keep || f->out_paths[i];
     return err;
 }
 
@@ -113,6 +111,97 @@ static yk_err put_inputs(struct cli *c, struct infer *f, struct json_out *out, s
     return err;
 }
 
+#define SHOWN 16 /* values of an output that are printed */
+
+static void put_values(struct json_out *out, const struct npy *npy, const uint8_t *data)
+{
+    enum dtype t = npy->shape.dtype;
+    json_put_key(out, "values");
+    json_open(out, '[');
+    for (int64_t k = 0; k < shape_count(&npy->shape); k++) {
+        float f;
+        double d;
+        memcpy(&f, data + 4 * k, t == DT_F32 ? sizeof f : 0);
+        memcpy(&d, data + 8 * k, t == DT_F64 ? sizeof d : 0);
+        if (t == DT_F32 || t == DT_F64)
+            json_put_f64(out, t == DT_F32 ? (double)f : d);
+        else
+            json_put_i64(out, dtype_read_int(t, data, k));
+    }
+    json_close(out, ']');
+}
+
+/* One output: what it is, the values of a small one, and into its file if it has one. */
+static yk_err take_output(
+    struct cli *c, const struct infer *f, int i, const char *id, struct json_out *out, struct yk_diag *why)
+{
+    struct yk_buf bytes = {0};
+    struct npy npy;
+    char text[160];
+    yk_err err = job_output(c, id, f->out[i], &bytes, why);
+    if (!err)
+        err = npy_parse(bytes.data, bytes.len, (int64_t)bytes.len, &npy, why);
+    if (!err && f->out_paths[i])
+        err = cli_write_file(f->out_paths[i], bytes.data, bytes.len, why);
+    if (!err && out) {
+        json_open(out, '{');
+        json_put_key(out, "name");
+        json_put_str(out, f->out[i]);
+        json_put_key(out, "dtype");
+        json_put_str(out, dtype_name(npy.shape.dtype));
+        json_put_key(out, "shape");
+        json_open(out, '[');
+        for (int k = 0; k < npy.shape.rank; k++)
+            json_put_i64(out, npy.shape.dims[k]);
+        json_close(out, ']');
+        if (f->out_paths[i]) {
+            json_put_key(out, "file");
+            json_put_str(out, f->out_paths[i]);
+        }
+        enum dtype t = npy.shape.dtype;
+        if (shape_count(&npy.shape) <= SHOWN && t != DT_F16 && t != DT_BF16)
+            put_values(out, &npy, bytes.data + npy.offset);
+        json_close(out, '}');
+    } else if (!err) {
+        shape_text(&npy.shape, text, sizeof text);
+        printf("  %s %s%s%s\n", f->out[i], text, f->out_paths[i] ? " in " : "", f->out_paths[i] ? f->out_paths[i] : "");
+    }
+    yk_buf_free(&bytes);
+    return err;
+}
+
+static yk_err show(struct cli *c, const struct infer *f, const char *id, const struct json *row, struct yk_diag *why)
+{
+    struct yk_buf text = {0};
+    struct json_out out;
+    yk_err err = YK_OK;
+    if (!c->o.json) {
+        printf("job %s: %lld samples, %.1f samples/s\n", id, (long long)json_i64(json_find(row, "samples"), 0),
+            json_f64(json_find(row, "images_per_s"), 0));
+        for (int i = 0; i < f->n_out && !err; i++)
+            err = take_output(c, f, i, id, NULL, why);
+        return err;
+    }
+    json_out_init(&out, &text, 0);
+    json_open(&out, '{');
+    json_put_key(&out, "job");
+    json_put_i64(&out, atoll(id));
+    json_put_key(&out, "samples");
+    json_put_i64(&out, json_i64(json_find(row, "samples"), 0));
+    json_put_key(&out, "images_per_s");
+    json_put_f64(&out, json_f64(json_find(row, "images_per_s"), 0));
+    json_put_key(&out, "outputs");
+    json_open(&out, '[');
+    for (int i = 0; i < f->n_out && !err; i++)
+        err = take_output(c, f, i, id, &out, why);
+    json_close(&out, ']');
+    json_close(&out, '}');
+    if (!err)
+        printf("%.*s\n", (int)text.len, (const char *)text.data);
+    yk_buf_free(&text);
+    return err;
+}
+
 /* For people who gave a picture and no file for the answer. */
 static bool wants_classes(const struct cli *c, const struct infer *f)
 {
@@ -168,24 +257,15 @@ int cli_infer(struct cli *c)
     if ((err = job_request(c, "infer", &out, &why)) || (err = put_inputs(c, &f, &out, &why)))
         goto out;
     json_put_key(&out, "outputs");
-    json_put_bool(&out, f.keep || wants_classes(c, &f));
+    json_put_bool(&out, true);
     json_close(&out, '}');
-    if ((err = job_run(c, &body, id, &row, &why)))
-        goto out;
-    for (int i = 0; i < f.n_out && !err; i++)
-        if (f.out_paths[i])
-            err = job_save_output(c, id, f.out[i], f.out_paths[i], &why);
-    if (err)
-        goto out;
-    if (c->o.json) {
-        job_print_json(row, 0);
+    if ((err = job_run(c, &body, id, &row, &why))) {
+        if (c->o.json && row)
+            job_print_json(row, 0);
         goto out;
     }
-    printf("job %s: %lld samples, %.1f samples/s\n", id, (long long)json_i64(json_find(row, "samples"), 0),
-        json_f64(json_find(row, "images_per_s"), 0));
-    for (int i = 0; i < f.n_out; i++)
-        if (f.out_paths[i])
-            printf("  %s in %s\n", f.out[i], f.out_paths[i]);
+    if ((err = show(c, &f, id, row, &why)))
+        goto out;
     if (wants_classes(c, &f))
         err = show_classes(c, &f, id, &why);
 out:

@@ -3,6 +3,7 @@
 #include "scheduler/cli/progress.h"
 #include "scheduler/cli/rest.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -107,6 +108,14 @@ static bool ended(const char *state)
     return strcmp(state, "done") == 0 || strcmp(state, "failed") == 0 || strcmp(state, "canceled") == 0;
 }
 
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
 yk_err job_watch(struct cli *c, const char *id, struct json **row, struct yk_diag *why)
 {
     struct progress bar;
@@ -116,7 +125,14 @@ yk_err job_watch(struct cli *c, const char *id, struct json **row, struct yk_dia
     yk_err err = path ? YK_OK : yk_fail(why, YK_INVAL, "'%s' is not a job id", id);
     int64_t cursor = 0;
     progress_start(&bar, c->tty, label);
+    interrupted = 0;
+    signal(SIGINT, on_interrupt);
     for (int silent = 0; !err;) {
+        if (interrupted)
+            err = yk_fail(why, YK_CANCELED,
+                "interrupted; job %s goes on: `yoke job %s --watch` follows it, `yoke cancel %s` ends it", id, id, id);
+        if (err)
+            break;
         json_free(job);
         job = NULL;
         err = cli_rest_call(c, "GET", path, NULL, &job, why);
@@ -148,14 +164,11 @@ yk_err job_watch(struct cli *c, const char *id, struct json **row, struct yk_dia
         free(events_path);
     }
     progress_end(&bar);
+    signal(SIGINT, SIG_DFL);
     if (!err && strcmp(json_str(json_find(job, "state"), ""), "done") != 0)
         err = yk_fail(why, YK_STATE, "job %s %s: %s", id, json_str(json_find(job, "state"), "?"),
             json_str(json_find(job, "error"), "no reason given"));
-    if (!err) {
-        *row = job;
-        job = NULL;
-    }
-    json_free(job);
+    *row = job;
     free(path);
     free(label);
     return err;

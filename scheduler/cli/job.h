@@ -9,7 +9,8 @@ char *job_path(const char *id, const char *tail);
 /* Starts the request object {"kind","model", the flags that were given, "plan": ...}; the caller adds data and closes.
  */
 yk_err job_request(struct cli *c, const char *kind, struct json_out *out, struct yk_diag *why);
-/* Follows a job until it ends, with a bar. YK_OK and the last row if it is done, an error with its reason else. */
+/* Follows a job until it ends, with a bar. YK_OK if it is done, an error with its reason else; *row is the last row
+ * that was seen, or NULL, in both cases. An interrupt ends the following, not the job. */
 yk_err job_watch(struct cli *c, const char *id, struct json **row, struct yk_diag *why);
 /* Posts the request and follows it. id: 24 bytes. */
 yk_err job_run(struct cli *c, const struct yk_buf *request, char *id, struct json **row, struct yk_diag *why);

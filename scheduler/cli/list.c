@@ -53,39 +53,47 @@ void job_print_json(const struct json *j, int indent)
     yk_buf_free(&buf);
 }
 
-static int listing(struct cli *c, const char *path, const char *empty)
+static int listing(struct cli *c, const char *name, const char *empty)
 {
+    char *path = yk_xasprintf("/v1/%s", name);
     struct yk_diag why = {0};
     struct json *rows = NULL;
     yk_err err = cli_rest_call(c, "GET", path, NULL, &rows, &why);
+    free(path);
     if (err)
         return cli_fail(err, &why);
     if (c->o.json)
         job_print_json(rows, 2);
     else
-        table_print(rows, empty, stdout);
+        table_print(rows, columns_find(name), empty, stdout);
     json_free(rows);
     return CLI_DONE;
 }
 
 int cli_agents(struct cli *c)
 {
-    return listing(c, "/v1/agents", "no agents: start one with `yoke-agent --scheduler=URL`");
+    return listing(c, "agents", "no agents: start one with `yoke-agent --scheduler=URL`");
 }
 
 int cli_links(struct cli *c)
 {
-    return listing(c, "/v1/links", "no links measured");
+    return listing(c, "links", "no links measured");
 }
 
 int cli_models(struct cli *c)
 {
-    return listing(c, "/v1/models", "no models: add one with `yoke model add FILE.onnx`");
+    return listing(c, "models", "no models: add one with `yoke model add FILE.onnx`");
 }
 
 int cli_jobs(struct cli *c)
 {
-    return listing(c, "/v1/jobs", "no jobs");
+    return listing(c, "jobs", "no jobs");
+}
+
+static int not_a_job(struct cli *c)
+{
+    fprintf(stderr, "yoke: '%s' is not a job id: a number that `yoke jobs` lists\n", c->args.at[0]);
+    return CLI_USAGE;
 }
 
 int cli_job(struct cli *c)
@@ -93,15 +101,17 @@ int cli_job(struct cli *c)
     struct yk_diag why = {0};
     struct json *job = NULL;
     yk_err err = YK_OK;
-    if (c->o.watch) {
+    char *path = job_path(c->args.at[0], "");
+    if (!path)
+        return not_a_job(c);
+    if (c->o.watch)
         err = job_watch(c, c->args.at[0], &job, &why);
-    } else {
-        char *path = job_path(c->args.at[0], "");
-        err = path ? cli_rest_call(c, "GET", path, NULL, &job, &why)
-                   : yk_fail(&why, YK_INVAL, "'%s' is not a job id", c->args.at[0]);
-        free(path);
-    }
+    else
+        err = cli_rest_call(c, "GET", path, NULL, &job, &why);
+    free(path);
     if (err) {
+        if (c->o.json && job)
+            job_print_json(job, 2);
         json_free(job);
         return cli_fail(err, &why);
     }
@@ -128,8 +138,9 @@ int cli_cancel(struct cli *c)
     struct yk_diag why = {0};
     struct json *answer = NULL;
     char *path = job_path(c->args.at[0], "");
-    yk_err err = path ? cli_rest_call(c, "DELETE", path, NULL, &answer, &why)
-                      : yk_fail(&why, YK_INVAL, "'%s' is not a job id", c->args.at[0]);
+    if (!path)
+        return not_a_job(c);
+    yk_err err = cli_rest_call(c, "DELETE", path, NULL, &answer, &why);
     free(path);
     if (err)
         return cli_fail(err, &why);

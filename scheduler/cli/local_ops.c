@@ -108,7 +108,7 @@ int cli_local_ops(struct cli *c)
         else if (c->o.json)
             printf("%.*s\n", (int)text.len, (const char *)text.data);
         else if (!(err = json_parse((const char *)text.data, text.len, &rows, &why)))
-            table_print(rows, "no ops", stdout);
+            table_print(rows, NULL, "no ops", stdout);
     }
     json_free(rows);
     yk_buf_free(&text);

@@ -57,6 +57,14 @@ int cli_model_add(struct cli *c)
     return err ? cli_fail(err, &why) : CLI_DONE;
 }
 
+/* Names in it come from a model's file: no control character but the ends of lines reaches the terminal. */
+static void print_lines(const char *text)
+{
+    for (; *text; text++)
+        putchar((unsigned char)*text < 0x20 && *text != '\n' ? '?' : *text == 0x7f ? '?' : *text);
+    putchar('\n');
+}
+
 int cli_plan(struct cli *c)
 {
     struct yk_diag why = {0};
@@ -71,7 +79,7 @@ int cli_plan(struct cli *c)
     if (!err && c->o.json) {
         job_print_json(plan, 2);
     } else if (!err && c->o.explain) {
-        printf("%s\n", json_str(json_find(plan, "explanation"), ""));
+        print_lines(json_str(json_find(plan, "explanation"), ""));
     } else if (!err) {
         const struct json *predicted = json_find(plan, "predicted"), *pipelines = json_find(plan, "pipelines");
         printf("%.1f ms a batch of %lld, microbatch %lld, bottleneck %s\n",
@@ -116,8 +124,11 @@ int cli_batch(struct cli *c)
     json_put_key(&out, "accuracy");
     json_put_bool(&out, true);
     json_close(&out, '}');
-    if ((err = job_run(c, &body, id, &row, &why)))
+    if ((err = job_run(c, &body, id, &row, &why))) {
+        if (c->o.json && row)
+            job_print_json(row, 0);
         goto out;
+    }
     if (c->o.output && (err = job_save_output(c, id, NULL, c->o.output, &why)))
         goto out;
     json_out_init(&out, &result, 0);

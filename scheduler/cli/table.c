@@ -95,42 +95,61 @@ static void pad(FILE *f, int n)
         fputc(' ', f);
 }
 
-void table_print(const struct json *rows, const char *empty, FILE *f)
+/* What a table shows: the keys of the first row, or the columns of the listing that are not wide. */
+static size_t pick_columns(
+    const struct json *first, const struct columns *listing, const char **keys, const char **titles)
 {
-    size_t n_rows = json_len(rows), n_columns = n_rows ? json_len(json_at(rows, 0)) : 0;
-    if (n_columns == 0) {
+    size_t n = 0;
+    for (size_t k = 0; !listing && k < json_len(first); k++)
+        keys[n] = titles[n] = json_key(first, k), n++;
+    for (int k = 0; listing && k < listing->n; k++)
+        if (!listing->at[k].wide) {
+            keys[n] = listing->at[k].name;
+            titles[n++] = listing->at[k].title;
+        }
+    return n;
+}
+
+void table_print(const struct json *rows, const struct columns *listing, const char *empty, FILE *f)
+{
+    size_t n_rows = json_len(rows), most = n_rows ? json_len(json_at(rows, 0)) : 0;
+    if (listing)
+        most = YK_MAX(most, (size_t)listing->n);
+    if (n_rows == 0 || most == 0) {
         fprintf(f, "%s\n", empty);
         return;
     }
-    const struct json *first = json_at(rows, 0);
-    int *width = yk_xalloc(n_columns * sizeof *width);
-    bool *right = yk_xalloc(n_columns * sizeof *right);
+    const char **keys = yk_xalloc(most * sizeof *keys), **titles = yk_xalloc(most * sizeof *titles);
+    size_t n = pick_columns(json_at(rows, 0), listing, keys, titles);
+    int *width = yk_xalloc(most * sizeof *width);
+    bool *right = yk_xalloc(most * sizeof *right);
     char cell[CELL_SIZE];
-    for (size_t k = 0; k < n_columns; k++) {
-        const char *key = json_key(first, k);
-        width[k] = width_of(key);
+    for (size_t k = 0; k < n; k++) {
+        width[k] = width_of(titles[k]);
         for (size_t i = 0; i < n_rows; i++) {
-            const struct json *value = json_find(json_at(rows, i), key);
-            table_cell(key, value, cell, sizeof cell);
+            const struct json *value = json_find(json_at(rows, i), keys[k]);
+            table_cell(keys[k], value, cell, sizeof cell);
             width[k] = YK_MAX(width[k], width_of(cell));
             right[k] = right[k] || (value && (json_kind(value) == JSON_INT || json_kind(value) == JSON_REAL));
         }
+        right[k] = right[k] && !ends(keys[k], "_at");
     }
     for (size_t i = 0; i <= n_rows; i++) {
-        for (size_t k = 0; k < n_columns; k++) {
-            const char *key = json_key(first, k);
+        for (size_t k = 0; k < n; k++) {
             if (i == 0)
-                snprintf(cell, sizeof cell, "%s", key);
+                snprintf(cell, sizeof cell, "%s", titles[k]);
             else
-                table_cell(key, json_find(json_at(rows, i - 1), key), cell, sizeof cell);
+                table_cell(keys[k], json_find(json_at(rows, i - 1), keys[k]), cell, sizeof cell);
             int gap = width[k] - width_of(cell);
             pad(f, (k ? 2 : 0) + (right[k] ? gap : 0));
             fputs(cell, f);
-            if (!right[k] && k + 1 < n_columns)
+            if (!right[k] && k + 1 < n)
                 pad(f, gap);
         }
         fputc('\n', f);
     }
+    free(keys);
+    free(titles);
     free(width);
     free(right);
 }

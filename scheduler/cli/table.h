@@ -4,10 +4,13 @@
 #define YK_TABLE_H
 
 #include "common/json.h"
+#include "scheduler/columns.h"
 
 #include <stdio.h>
 
-void table_print(const struct json *rows, const char *empty, FILE *f); /* empty: said if there are no rows */
+/* Rows as a table with the listing's titles, without its wide columns; listing NULL: every key as it is. empty: said if
+ * there are no rows. */
+void table_print(const struct json *rows, const struct columns *listing, const char *empty, FILE *f);
 /* "1.5 GB", "40 MB/s" with suffix "/s"; SI, as links are sold. out: 32 bytes. */
 void table_scaled(double value, const char *suffix, char *out);
 /* One value as a cell. out: size bytes. */
