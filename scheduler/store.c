@@ -633,6 +633,9 @@ static yk_err open_db(struct store *s, struct yk_diag *why)
     if (code != SQLITE_OK)
         return sql_error(s, code, why);
     sqlite3_busy_timeout(s->db, 5000);
+    if (pragma_int(s->db, "PRAGMA user_version") == 0 && pragma_int(s->db, "SELECT count(*) FROM sqlite_master") > 0)
+        return yk_fail(
+            why, YK_FORMAT, "%s is a database of another program: give --db=FILE of its own", s->config.path);
     if ((code = sqlite3_exec(s->db, setup, NULL, NULL, NULL)) != SQLITE_OK)
         return sql_error(s, code, why);
     sqlite3_wal_hook(s->db, on_commit, s);

@@ -234,3 +234,31 @@ def test_agents_stay_on_loopback():
     for flag in ("--listen=tcp://0.0.0.0:0", "--scheduler=tcp://10.0.0.1:7712", "--scheduler=foo"):
         done = subprocess.run([BIN / "yoke-agent", flag], capture_output=True, text=True, timeout=20)
         assert done.returncode == 2 and flag in done.stderr, (flag, done.stderr)
+
+
+def test_foreign_and_empty_databases_are_refused():
+    import sqlite3
+    import tempfile
+    with tempfile.TemporaryDirectory() as folder:
+        other = pathlib.Path(folder) / "other.db"
+        connection = sqlite3.connect(other)
+        connection.execute("create table theirs (x)")
+        connection.commit()
+        connection.close()
+        before = other.read_bytes()
+        for db, words in ((other, "another program"), ("", "--db=")):
+            done = subprocess.run([BIN / "yoked", f"--db={db}", "--rest=http://127.0.0.1:0", "--listen=tcp://127.0.0.1:0"],
+                                  capture_output=True, text=True, timeout=20, cwd=folder)
+            assert done.returncode == 1 and words in done.stderr, done.stderr
+        assert other.read_bytes() == before
+
+
+def test_wrong_words_in_flags_are_usage():
+    for arguments in (("job", "abc"), ("cancel", "abc"), ("jobs", "--rest=foo"), ("batch", "m", "--data=x", "--microbatch=0"),
+                      ("batch", "m", "--data=x", "--split=foo"), ("plan", "m", "--pin=middle"), ("plan", "m", "--codec=foo"),
+                      ("batch", "m", "--data=x", "--mean=x"), ("plan", "m", "--plan="), ("infer", "m", "--input="), ("local",)):
+        done = subprocess.run([BIN / "yoke", *arguments], capture_output=True, text=True, timeout=20)
+        assert done.returncode == 2 and done.stderr, (arguments, done.returncode, done.stderr)
+    for arguments in (("help",), ("local", "--help"), ("model", "--help")):
+        done = subprocess.run([BIN / "yoke", *arguments], capture_output=True, text=True, timeout=20)
+        assert done.returncode == 0 and "yoke " in done.stdout, (arguments, done)
