@@ -188,6 +188,7 @@ void agent_close(struct agent *a)
     worker_close(a->io);
     if (a->blob)
         blob_close(a);
+    runner_stop(a);
     worker_close(a->runner_thread);
     link_close(a);
     peer_close(a);

@@ -35,15 +35,6 @@ void runner_open(struct agent *a)
     a->runner->paced_us = a->runner->since_us - 2 * JOINED_US;
 }
 
-void runner_close(struct agent *a)
-{
-    if (!a->runner)
-        return;
-    net_timer_cancel(a->runner->pad);
-    free(a->runner);
-    a->runner = NULL;
-}
-
 double runner_load(struct agent *a)
 {
     struct runner *r = a->runner;
@@ -158,6 +149,20 @@ static void on_pad(void *arg)
     struct agent *a = arg;
     a->runner->pad = NULL;
     finish(a);
+}
+
+void runner_stop(struct agent *a)
+{
+    if (!a->runner || !a->runner->pad)
+        return;
+    net_timer_cancel(a->runner->pad);
+    on_pad(a);
+}
+
+void runner_close(struct agent *a)
+{
+    free(a->runner);
+    a->runner = NULL;
 }
 
 static void compute_done(void *arg)

@@ -6,6 +6,7 @@
 #include "agent/pipeline.h"
 
 void runner_open(struct agent *a);
+void runner_stop(struct agent *a); /* closing, all is unloaded: what only rests for its pace is over */
 void runner_close(struct agent *a);
 void runner_kick(struct agent *a);                       /* starts what can run, if nothing runs */
 void runner_forget(struct agent *a, struct pipeline *p); /* hurries a run of p to its end */
