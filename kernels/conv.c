@@ -26,8 +26,15 @@ void conv_right_align(struct conv_dims *d)
 void conv_epilogue_of(const struct node *n, struct conv_epilogue *out)
 {
     const char *kind = node_attr_s(n, "activation", "none");
-    *out = (struct conv_epilogue){.lo = node_attr_f(n, "min", -INFINITY), .hi = node_attr_f(n, "max", INFINITY)};
-    out->activation = !strcmp(kind, "relu") ? CONV_RELU : !strcmp(kind, "clip") ? CONV_CLIP : CONV_LINEAR;
+    *out = (struct conv_epilogue){.activation = CONV_LINEAR, .lo = -INFINITY, .hi = INFINITY};
+    if (!strcmp(kind, "relu")) {
+        out->activation = CONV_RELU;
+        out->lo = 0;
+    } else if (!strcmp(kind, "clip")) {
+        out->activation = CONV_CLIP;
+        out->lo = node_attr_f(n, "min", -INFINITY);
+        out->hi = node_attr_f(n, "max", INFINITY);
+    }
 }
 
 yk_err conv_setup(struct host_call *c, struct conv_dims *d, struct conv_epilogue *e)
