@@ -70,6 +70,8 @@ struct daemon {
     struct options *o;
     char agent_path[PATH_MAX], *state_dir;
     struct child *children;
+    struct rest *rest;
+    int64_t started_us;
     bool stopping;
 };
 
@@ -192,6 +194,9 @@ static void stop_children(struct daemon *d)
 
 /* ---- the daemon ---- */
 
+#define READY_US 10000000
+#define READY_STEP_US 20000
+
 static void on_stop(void *arg)
 {
     struct daemon *d = arg;
@@ -224,6 +229,19 @@ static void make_parents(const char *path)
             *p = '/';
         }
     free(copy);
+}
+
+/* Ready means that a job can come: the local agents are there, or have had their time. */
+static void say_ready(void *arg)
+{
+    struct daemon *d = arg;
+    bool here = fleet_alive(sched_fleet(d->sched)) >= d->o->local_agents;
+    if (!here && net_now_us(d->net) - d->started_us < READY_US) {
+        net_timer(d->net, READY_STEP_US, say_ready, d);
+        return;
+    }
+    printf("ready rest=%s listen=%s\n", rest_url(d->rest), sched_url(d->sched));
+    fflush(stdout);
 }
 
 static int serve(struct options *o)
@@ -269,8 +287,9 @@ static int serve(struct options *o)
         if (o->local_agents)
             mkdir(d.state_dir, 0700);
         start_children(&d);
-        printf("ready rest=%s listen=%s\n", rest_url(rest), sched_url(d.sched));
-        fflush(stdout);
+        d.rest = rest;
+        d.started_us = net_now_us(d.net);
+        say_ready(&d);
         log_info("term %lld, database %s", (long long)store_term(sched_store(d.sched)), db);
         net_run(d.net);
         stop_children(&d);
