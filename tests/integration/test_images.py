@@ -262,7 +262,7 @@ def test_infer_shows_classes():
         names.write_text("".join(f"kind {i}\n" for i in range(10)))
         got = fleet.yoke("infer", "fmnist", f"--input={picture}", f"--labels={names}").out.strip().split("\n")
         want = local("infer", FMNIST, f"--input={picture}", f"--labels={names}").out.strip().split("\n")
-        assert got[1:] == want[1:] and len(got) == 7, (got, want)
+        assert got[-6:] == want[-6:] and "best of 10" in got[-6], (got, want)
 
 
 def test_bad_folders_on_an_agent():
