@@ -118,6 +118,7 @@ if wanted unit || wanted models; then
     zoo=(--small)
     [ $full -eq 0 ] || zoo=()
     stage golden-zoo "$PYTHON" tests/golden/make_zoo.py "$YOKE_ZOO" "${zoo[@]}"
+    stage golden-variants "$PYTHON" tests/golden/make_variants.py "$YOKE_ZOO"
     stage golden-public "$PYTHON" tests/golden/make_public.py "$YOKE_ZOO"
 fi
 if wanted unit; then suite unit release -LE 'fuzz'; fi
