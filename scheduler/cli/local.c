@@ -100,6 +100,34 @@ yk_err local_load(struct local *l, int64_t max_batch, struct yk_diag *why)
     return exec_open(&config, &l->exec, why);
 }
 
+void local_renew(struct local *l, int64_t max_batch)
+{
+    int lost = 0;
+    struct exec *e;
+    for (int i = 0; i < l->backends.n; i++)
+        lost += backends_lost(l->backends.at[i], NULL);
+    if (lost == l->n_lost)
+        return;
+    l->n_lost = lost;
+    int64_t batch = l->batch_dim >= 0 ? l->sizes[l->batch_dim] : 0;
+    if (l->batch_dim >= 0)
+        l->sizes[l->batch_dim] = max_batch;
+    struct exec_config config = {.graph = l->graph,
+        .forms = l->forms,
+        .max_sizes = l->sizes,
+        .input_shapes = l->input_shapes,
+        .backends = &l->backends};
+    struct yk_diag why;
+    if (exec_open(&config, &e, &why) == YK_OK) {
+        exec_close(l->exec);
+        l->exec = e;
+    } else {
+        log_warn("going on with ref in place of a backend that was taken out: %s", why.text);
+    }
+    if (l->batch_dim >= 0)
+        l->sizes[l->batch_dim] = batch;
+}
+
 void local_close(struct local *l)
 {
     exec_close(l->exec);

@@ -17,12 +17,16 @@ struct local {
     int64_t fixed_batch;
     const struct shape *const *input_shapes; /* of inputs without a declared shape, or NULL; borrowed */
     struct exec *exec;
+    int n_lost; /* of the backends, when exec was opened */
 };
 
 /* Imports path, runs the passes, reads --plan if given (same graph hash, or an error). */
 yk_err local_open(struct cli *c, const char *path, struct local *l, struct yk_diag *why);
 /* Prepares the whole graph for at most max_batch samples; other named dims take the sizes in l->sizes. */
 yk_err local_load(struct local *l, int64_t max_batch, struct yk_diag *why);
+/* Between runs: prepares the graph again if a backend was taken out since; ref would answer for it otherwise. What
+ * exec_plan gave before is void. */
+void local_renew(struct local *l, int64_t max_batch);
 void local_close(struct local *l);
 
 int local_threads(const struct cli *c); /* of --threads; all cores if it is not given */

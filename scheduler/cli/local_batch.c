@@ -84,6 +84,8 @@ static yk_err run_all(struct cli *c, struct local *l, struct data_set *set, int6
     progress_start(&bar, c->tty, "local batch");
     while (!err && !(err = data_ahead_next(ahead, &b, why)) && b) {
         const struct shapes *shapes;
+        local_renew(l, microbatch);
+        plan = exec_plan(l->exec);
         if (l->batch_dim >= 0)
             l->sizes[l->batch_dim] = b->count;
         in.shape.dims[0] = b->count;
