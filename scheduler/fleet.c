@@ -54,6 +54,21 @@ yk_err fleet_send(struct fleet_agent *a, enum wire_type type, const void *msg)
     return a->control ? chan_send(a->control, type, msg) : YK_CLOSED;
 }
 
+bool fleet_has_isa(const struct fleet *f, const char *isa)
+{
+    bool gone = false;
+    size_t n = strlen(isa);
+    for (const struct fleet_agent *a = f->agents; a; a = a->next) {
+        gone = gone || a->refused;
+        if (strlen(a->backends) + 1 == sizeof a->backends) /* cut off: who knows */
+            return true;
+        for (const char *at = a->backends; (at = strchr(at, '@')); at++)
+            if (strncmp(at + 1, isa, n) == 0 && (at[1 + n] == ',' || !at[1 + n]))
+                return true;
+    }
+    return !gone;
+}
+
 const char *fleet_url(const struct fleet_agent *a, const struct fleet_agent *viewer)
 {
     (void)viewer; /* one site, one address each: loopback only */
@@ -161,6 +176,7 @@ static void take_device(struct fleet_agent *a, const struct wire_hello *h)
     a->threads = d->threads;
     a->memory_bytes = d->memory_bytes;
     a->emulated = d->emulated;
+    a->refused = d->refused.n > 0;
     a->gflops = a->gbytes_per_s = 0;
     a->backends[0] = '\0';
     for (size_t i = 0; i < d->backends.n; i++) {

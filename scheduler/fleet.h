@@ -22,7 +22,8 @@ struct fleet_agent {
     int64_t cores, threads, memory_bytes;
     bool emulated;
     double gflops, gbytes_per_s; /* of its fastest backend */
-    char backends[160];          /* "blas,ref" */
+    char backends[160];          /* "blas@blas-0.3.21-Zen,ref@generic" */
+    bool refused;                /* it goes without one, which failed a test or was taken out */
     char heat[16];
     double temperature_celsius, battery_frac, load;
     bool charging;
@@ -73,6 +74,8 @@ struct fleet_agent *fleet_find(struct fleet *f, const char *name_or_id); /* aliv
 int fleet_alive(const struct fleet *f);
 yk_err fleet_send(struct fleet_agent *a, enum wire_type type, const void *msg); /* YK_CLOSED if away */
 void fleet_save(struct fleet_agent *a);
+/* False if no agent that is known, alive or away, has a backend of this isa, and one says that it goes without one. */
+bool fleet_has_isa(const struct fleet *f, const char *isa);
 /* "tcp://127.0.0.1:4000" as `viewer` reaches `a`. */
 const char *fleet_url(const struct fleet_agent *a, const struct fleet_agent *viewer);
 

@@ -132,6 +132,31 @@ static bool source_known(struct sched *s, struct job *j)
     return a && a->state == FLEET_ALIVE;
 }
 
+/* A job keeps its forms, so that its bits are the same wherever it goes on. They end where a form's backend was taken
+ * out and no device has another: then the job is planned anew, and says so. */
+static void drop_gone_forms(struct sched *s, struct job *j)
+{
+    bool given = j->forced && j->forced->forms;
+    int32_t n = given ? j->forced->n_forms : j->n_forms;
+    char **forms = given ? j->forced->forms : j->forms;
+    const char *gone = NULL;
+    for (int32_t i = 0; i < n && !gone; i++) {
+        const char *at = strchr(forms[i], '@');
+        gone = at && !fleet_has_isa(s->fleet, at + 1) ? forms[i] : NULL;
+    }
+    if (!gone)
+        return;
+    jobs_event(
+        s, j->id, "forms", "no agent has form '%.60s' any more: it goes on with others, equal bits end here", gone);
+    for (int32_t i = 0; i < j->n_forms; i++)
+        free(j->forms[i]);
+    free(j->forms);
+    j->forms = NULL;
+    j->n_forms = 0;
+    plan_free(j->forced);
+    j->forced = NULL;
+}
+
 /* The row says that it is being planned: now whatever reads the job's data and plan may. */
 static void start_planning(void *arg)
 {
@@ -150,6 +175,8 @@ static void start_planning(void *arg)
         return;
     }
     bool retry = j->replans > 0 || j->done_map;
+    if (retry)
+        drop_gone_forms(s, j);
     struct planning_request r = {.model = m,
         .kind = j->kind,
         .source = !retry || source_known(s, j) ? j->source : NULL, /* uploaded data can go to another, later */

@@ -117,7 +117,7 @@ def test_hang_is_quarantined():
 
 def test_faults_at_work():
     """From some run on it gives NaN, fails or hangs: every answer is right all the same."""
-    data = (f"--data={DATASETS}/fashion-mnist", "--batch=500", "--microbatch=250")
+    data = (f"--data={DATASETS}/fashion-mnist", "--batch=500", "--microbatch=50")
     with tempfile.TemporaryDirectory(prefix="yoke-test-") as folder:
         want = pathlib.Path(folder) / "want.npy"
         done = local("batch", FMNIST, *data, f"--output={want}", "--backend=blas")
@@ -167,7 +167,7 @@ def test_batch_survives_nan():
         fleet.agent("pc", f"--data-root={DATASETS}", "--backend=blas")
         fleet.wait_links(("pc", "phone"), ("phone", "pc"))
         fleet.add_model(FMNIST, "fmnist")
-        job = ("--source=pc", "--batch=500", "--microbatch=250")
+        job = ("--source=pc", "--batch=500", "--microbatch=50")
         plan = fleet.plan("fmnist", "--job=batch", "--objective=throughput", *job)
         nodes = max(last for p in plan["pipelines"] for s in p["stages"] for _, last in s["nodes"]) + 1
         forms = [form for form in plan["forms"]]
@@ -178,7 +178,7 @@ def test_batch_survives_nan():
         plan["forms"] = forms
         two = fleet.forced(plan, [("pc", [[0, 1]]), ("phone", [[2, nodes - 1]])])
         want, got = fleet.dir / "want.npy", fleet.dir / "got.npy"
-        done = local("batch", FMNIST, f"--data={DATASETS}/fashion-mnist", "--batch=500", "--microbatch=250", f"--output={want}",
+        done = local("batch", FMNIST, f"--data={DATASETS}/fashion-mnist", "--batch=500", "--microbatch=50", f"--output={want}",
                      "--backend=blas")
         assert done.returncode == 0, done.stderr
         trigger.touch()
