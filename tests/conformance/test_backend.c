@@ -270,6 +270,10 @@ static void rnn(struct gen *c, const char *op, int64_t gates, int64_t hidden, in
         graphs_weight(c->g, "r", DT_F32, 3, r, &c->r), YK_ABSENT};
     if (pick(c, 0, 2))
         in[3] = graphs_weight(c->g, "b", DT_F32, 2, b, &c->r);
+    /* As a trained cell: with larger weights a difference of an ulp would grow from step to step. */
+    const struct value *v = &c->g->values[in[2]];
+    for (int64_t i = 0, n = shape_count(&v->shape); i < n; i++)
+        ((float *)(uintptr_t)v->data)[i] /= sqrtf((float)hidden);
     finish(c, "", op, in, 4);
     graph_set_attr_s(c->g, c->node, "direction", directions[direction]);
     graph_set_attr_i(c->g, c->node, "layout", 1); /* the batch is in front */
