@@ -423,7 +423,8 @@ static void hostile_attrs(struct yk_rng *r, struct graph *g, struct node *n)
 {
     static const char *const names[] = {"axis", "axes", "group", "kernel_shape", "strides", "pads", "dilations",
         "ceil_mode", "keepdims", "perm", "to", "start", "end", "transA", "transB", "allowzero", "auto_pad", "mode",
-        "activation", "fmod", "noop_with_empty_axes", "value_int", "value_ints"};
+        "activation", "fmod", "noop_with_empty_axes", "value_int", "value_ints", "size", "p", "shape", "dtype",
+        "sample_size", "training_mode", "center_point_box", "sorted", "ngram_counts"};
     for (int i = (int)yk_rng_below(r, 5); i > 0; i--) {
         const char *name = names[yk_rng_below(r, YK_COUNT(names))];
         int64_t list[10];
