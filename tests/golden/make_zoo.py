@@ -87,6 +87,27 @@ def vit():
     return net.eval(), images(2, 64, 6), OPSET
 
 
+def detector(build, scores, factor, **more):
+    """A whole detector, with its NMS: one image, three outputs whose first size depends on it. scores: names of the
+    layers that say how sure it is, whose weights start near nothing."""
+
+    def made():
+        net = build(weights=None, weights_backbone=None, num_classes=5, **more).eval()
+        g = torch.Generator().manual_seed(9)
+        norms = [m for m in net.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+        for m in norms:
+            m.train().momentum = 1.0
+            torch.nn.init.constant_(m.bias, 0.5)
+        for name, p in net.named_parameters():
+            if any(s in name for s in scores):
+                p.data = torch.randn(p.shape, generator=g) * factor / (p[0].numel() ** 0.5)
+        with torch.no_grad():
+            net(images(8, 96, 5))
+        return net.eval(), images(1, 96, 6), 11
+
+    return made
+
+
 def catalogue():
     """NAME -> (a function that builds (model, inputs, opset), belongs to the short run)"""
     return {
@@ -119,6 +140,15 @@ def catalogue():
         "fcn_resnet50": (segmenter(M.segmentation.fcn_resnet50), False),
         "lraspp_mobilenet_v3_large": (segmenter(M.segmentation.lraspp_mobilenet_v3_large), True),
         "resnet50_fpn_backbone": (backbone, False),
+        "ssdlite320_mobilenet_v3_large": (detector(
+            M.detection.ssdlite320_mobilenet_v3_large, ["classification_head.module_list"], 0.5, score_thresh=0.3,
+            detections_per_img=20, topk_candidates=40), False),
+        "fasterrcnn_mobilenet_v3_large_320_fpn": (detector(
+            M.detection.fasterrcnn_mobilenet_v3_large_320_fpn, ["cls_score", "rpn.head.cls_logits"], 3.0, min_size=96,
+            max_size=128, box_score_thresh=0.3, rpn_pre_nms_top_n_test=60, rpn_post_nms_top_n_test=40), False),
+        "retinanet_resnet50_fpn": (detector(
+            M.detection.retinanet_resnet50_fpn, ["cls_logits"], 3.0, min_size=96, max_size=128, score_thresh=0.2,
+            topk_candidates=40), False),
     }
 
 
@@ -128,22 +158,31 @@ def flat(y):
     return [a for v in (y.values() if isinstance(y, dict) else y) for a in flat(v)]
 
 
+def flat_names(y):
+    return list(y[0]) if isinstance(y, list) else [f"y{i}" for i in range(len(y))] if isinstance(y, tuple) else ["y"]
+
+
 def make(folder, name, model, x, opset):
     with torch.no_grad():
-        y = flat(model(x))
+        y = model(x)
+        names, y = flat_names(y), flat(y)
         truth = flat(copy.deepcopy(model).double()(x.double()))
-    difference = max(relative(t[0], t[1]) for t in truth)
+    if len(x) == 1:  # a detector: what it finds must vary
+        if not len(truth[0]):
+            sys.exit(f"{name}: it finds nothing")
+        difference = relative(truth[0][0], truth[0][-1])
+    else:
+        difference = max(relative(t[0], t[1]) for t in truth)
     if not all(np.isfinite(t).all() for t in truth):
         sys.exit(f"{name}: outputs are not finite")
     if difference < MIN_DIFFERENCE:
         sys.exit(f"{name}: outputs for two inputs differ by {difference:.2e} relative only: a wrong net would pass")
     distance = max(relative(a, b) for a, b in zip(y, truth))
-    names = [f"y{i}" for i in range(len(y))] if len(y) > 1 else ["y"]
     data = os.path.join(folder, name, "test_data_set_0")
     os.makedirs(data, exist_ok=True)
     path = os.path.join(folder, name, "model.onnx")
     torch.onnx.export(model, x, path + ".part", opset_version=opset, input_names=["x"], output_names=names,
-                      dynamic_axes={n: {0: "N"} for n in ["x", *names]})
+                      dynamic_axes=None if len(x) == 1 else {n: {0: "N"} for n in ["x", *names]})
     for kind, arrays in (("input", [x.numpy()]), ("output", [t.astype(a.dtype) for a, t in zip(y, truth)])):
         for i, a in enumerate(arrays):
             with open(os.path.join(data, f"{kind}_{i}.pb"), "wb") as f:
