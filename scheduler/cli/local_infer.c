@@ -124,11 +124,12 @@ static yk_err show_classes(
     return images_print_top(c->o.labels, &f->images[i], name, t, why);
 }
 
-static yk_err infer(struct cli *c, struct infer *f, struct yk_diag *why)
+/* Reads the files and loads the opened model for their sizes. */
+static yk_err load_inputs(struct cli *c, struct infer *f, struct yk_diag *why)
 {
     struct local *l = &f->l;
-    yk_err err = local_open(c, c->args.at[0], l, why);
-    if (err || (err = pair_files(c, f, why)) || (err = read_inputs(c, f, why)))
+    yk_err err = pair_files(c, f, why);
+    if (err || (err = read_inputs(c, f, why)))
         return err;
     l->input_shapes = f->shapes;
     if ((err = local_load(l, l->batch_dim >= 0 ? l->sizes[l->batch_dim] : l->fixed_batch, why)))
@@ -136,6 +137,15 @@ static yk_err infer(struct cli *c, struct infer *f, struct yk_diag *why)
     for (int i = 0; i < f->n_in; i++)
         if ((err = dyn_borrow(NULL, &f->in[i], &f->args[i], why)))
             return err;
+    return YK_OK;
+}
+
+static yk_err infer(struct cli *c, struct infer *f, struct yk_diag *why)
+{
+    struct local *l = &f->l;
+    yk_err err = local_open(c, c->args.at[0], l, why);
+    if (err || (err = load_inputs(c, f, why)))
+        return err;
     double start = now_ms();
     if ((err = exec_run_values(l->exec, l->sizes, f->args, f->results, 0, why)))
         return err;
@@ -155,30 +165,35 @@ static yk_err infer(struct cli *c, struct infer *f, struct yk_diag *why)
     return err;
 }
 
+static void infer_fini(struct infer *f)
+{
+    for (int i = 0; i < f->n_in; i++) {
+        dyn_unref(f->args[i]);
+        if (!f->images[i].set)
+            free(f->in[i].data);
+        images_free(&f->images[i]);
+    }
+    for (int i = 0; i < f->n_out; i++) {
+        dyn_unref(f->results[i]);
+        free(f->out_paths[i]);
+    }
+    free(f->results);
+    free(f->args);
+    free(f->in);
+    free(f->shapes);
+    free(f->images);
+    free(f->in_paths);
+    free(f->out_paths);
+    free(f->names);
+    local_close(&f->l);
+}
+
 int cli_local_infer(struct cli *c)
 {
     struct yk_diag why = {0};
     struct infer f = {0};
     yk_err err = infer(c, &f, &why);
-    for (int i = 0; i < f.n_in; i++) {
-        dyn_unref(f.args[i]);
-        if (!f.images[i].set)
-            free(f.in[i].data);
-        images_free(&f.images[i]);
-    }
-    for (int i = 0; i < f.n_out; i++) {
-        dyn_unref(f.results[i]);
-        free(f.out_paths[i]);
-    }
-    free(f.results);
-    free(f.args);
-    free(f.in);
-    free(f.shapes);
-    free(f.images);
-    free(f.in_paths);
-    free(f.out_paths);
-    free(f.names);
-    local_close(&f.l);
+    infer_fini(&f);
     return err ? cli_fail(err, &why) : CLI_DONE;
 }
 
@@ -202,6 +217,18 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+/* What a node costs is known where no shape depends on data. */
+static bool shapes_known(const struct op_ctx *x)
+{
+    for (int i = 0; i < x->n_in; i++)
+        if (x->in[i] && shape_count(x->in[i]) < 0)
+            return false;
+    for (int i = 0; i < x->n_out; i++)
+        if (x->out[i].dtype != DT_NONE && shape_count(&x->out[i]) < 0)
+            return false;
+    return true;
+}
+
 static void bench_report(struct cli *c, struct local *l, const double *sorted, int n, const struct node_cost *costs)
 {
     const struct shapes *shapes = exec_max_shapes(l->exec);
@@ -221,7 +248,7 @@ static void bench_report(struct cli *c, struct local *l, const double *sorted, i
     for (int32_t i = 0; i < l->graph->n_nodes; i++) {
         const struct node *node = &l->graph->nodes[i];
         shapes_node(l->graph, shapes, i, ctx);
-        double f = op_flops(ctx), ms = costs ? costs[i].ms / n : 0;
+        double f = shapes_known(ctx) ? op_flops(ctx) : 0, ms = costs ? costs[i].ms / n : 0;
         flops += f;
         if (!c->o.ops)
             continue;
@@ -242,7 +269,7 @@ static void bench_report(struct cli *c, struct local *l, const double *sorted, i
         json_put_key(&out, "flops");
         json_put_f64(&out, f);
         json_put_key(&out, "bytes");
-        json_put_f64(&out, op_bytes(ctx));
+        json_put_f64(&out, shapes_known(ctx) ? op_bytes(ctx) : 0);
         json_close(&out, '}');
     }
     if (c->o.ops)
@@ -269,62 +296,78 @@ static void bench_report(struct cli *c, struct local *l, const double *sorted, i
     free(ctx);
 }
 
+/* Without files: inputs between -1 and 1, integers 0, at --batch and 1 for every other named dimension. */
+static yk_err make_inputs(struct cli *c, struct infer *f, struct yk_diag *why)
+{
+    struct local *l = &f->l;
+    struct yk_rng rng;
+    yk_rng_seed(&rng, 1);
+    if (l->batch_dim < 0)
+        c->o.batch = l->fixed_batch;
+    yk_err err = local_load(l, c->o.batch, why);
+    if (err)
+        return err;
+    f->args = yk_xalloc(((size_t)l->graph->n_inputs + 1) * sizeof(struct dyn_value *));
+    f->in = yk_xalloc(((size_t)l->graph->n_inputs + 1) * sizeof *f->in);
+    f->images = yk_xalloc(((size_t)l->graph->n_inputs + 1) * sizeof *f->images);
+    for (f->n_in = 0; f->n_in < l->graph->n_inputs; f->n_in++) {
+        const struct value *v = &l->graph->values[l->graph->inputs[f->n_in]];
+        if (v->type != VALUE_TENSOR)
+            return yk_fail(why, YK_UNSUPPORTED, "input '%s' is no tensor: bench cannot make one", v->name);
+        const struct shape *shape = &exec_max_shapes(l->exec)->of[l->graph->inputs[f->n_in]];
+        if ((err = dyn_tensor(NULL, shape, &f->args[f->n_in], why)))
+            return err;
+        struct tensor *t = &f->args[f->n_in]->tensor;
+        memset(t->data, 0, (size_t)tensor_bytes(t));
+        for (int64_t k = 0; t->shape.dtype == DT_F32 && k < tensor_count(t); k++)
+            ((float *)t->data)[k] = (float)(yk_rng_unit(&rng) * 2 - 1);
+    }
+    return YK_OK;
+}
+
+static yk_err bench_run(struct infer *f, double *ms, struct yk_diag *why)
+{
+    const struct graph *g = f->l.graph;
+    struct dyn_value **out = yk_xalloc(((size_t)g->n_outputs + 1) * sizeof(struct dyn_value *));
+    double start = now_ms();
+    yk_err err = exec_run_values(f->l.exec, f->l.sizes, f->args, out, 0, why);
+    *ms = now_ms() - start;
+    for (int32_t i = 0; i < g->n_outputs; i++)
+        dyn_unref(out[i]);
+    free(out);
+    return err;
+}
+
 int cli_local_bench(struct cli *c)
 {
     struct yk_diag why = {0};
-    struct local l = {0};
-    struct tensor *in = NULL, *outputs = NULL;
+    struct infer f = {0};
     struct node_cost *costs = NULL;
-    double *times = NULL;
-    struct yk_rng rng;
-    yk_rng_seed(&rng, 1);
-    yk_err err = local_open(c, c->args.at[0], &l, &why);
-    if (!err && l.batch_dim < 0)
-        c->o.batch = l.fixed_batch;
-    if (err || (err = local_load(&l, c->o.batch, &why)) || (err = local_outputs_alloc(&l, l.sizes, &outputs, &why)))
-        goto out;
-    const struct memplan *plan = exec_plan(l.exec);
-    in = yk_xalloc(((size_t)plan->n_in + 1) * sizeof *in);
-    for (int32_t i = 0; i < plan->n_in; i++) {
-        in[i].shape = exec_max_shapes(l.exec)->of[plan->in[i]];
-        size_t bytes = (size_t)tensor_bytes(&in[i]);
-        in[i].data = yk_try_aligned(bytes + 1);
-        if (!in[i].data) {
-            err = yk_fail(&why, YK_NOMEM, "no memory for the inputs");
-            goto out;
-        }
-        memset(in[i].data, 0, bytes);
-        for (int64_t k = 0; in[i].shape.dtype == DT_F32 && k < tensor_count(&in[i]); k++)
-            ((float *)in[i].data)[k] = (float)(yk_rng_unit(&rng) * 2 - 1);
-    }
+    double *times = NULL, warm;
+    int n = (int)c->o.repeat;
+    yk_err err = local_open(c, c->args.at[0], &f.l, &why);
+    if (!err)
+        err = c->o.inputs.n ? load_inputs(c, &f, &why) : make_inputs(c, &f, &why);
+    if (!err && c->o.inputs.n)
+        c->o.batch = f.l.batch_dim >= 0 ? f.l.sizes[f.l.batch_dim] : f.l.fixed_batch;
     for (int i = 0; i < 2 && !err; i++)
-        err = exec_run(l.exec, l.sizes, in, outputs, 0, &why);
+        err = bench_run(&f, &warm, &why);
     if (err)
         goto out;
     if (c->o.ops) {
-        costs = yk_xalloc(((size_t)l.graph->n_nodes + 1) * sizeof *costs);
-        exec_trace(l.exec, on_node, costs);
+        costs = yk_xalloc(((size_t)f.l.graph->n_nodes + 1) * sizeof *costs);
+        exec_trace(f.l.exec, on_node, costs);
     }
-    int n = (int)c->o.repeat;
     times = yk_xalloc((size_t)n * sizeof *times);
-    for (int i = 0; i < n && !err; i++) {
-        double start = now_ms();
-        err = exec_run(l.exec, l.sizes, in, outputs, 0, &why);
-        times[i] = now_ms() - start;
-    }
+    for (int i = 0; i < n && !err; i++)
+        err = bench_run(&f, &times[i], &why);
     if (err)
         goto out;
     qsort(times, (size_t)n, sizeof *times, by_value);
-    bench_report(c, &l, times, n, costs);
+    bench_report(c, &f.l, times, n, costs);
 out:
-    for (int32_t i = 0; l.exec && in && i < exec_plan(l.exec)->n_in; i++)
-        free(in[i].data);
-    for (int32_t i = 0; l.exec && outputs && i < exec_plan(l.exec)->n_out; i++)
-        free(outputs[i].data);
-    free(in);
-    free(outputs);
+    infer_fini(&f);
     free(costs);
     free(times);
-    local_close(&l);
     return err ? cli_fail(err, &why) : CLI_DONE;
 }

@@ -92,7 +92,7 @@ static const struct conf_key keys_local_infer[] = {
     KEY_INPUTS, KEY_OUTPUTS, KEY_LABELS, KEYS_IMAGE, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_THREADS, KEY_BACKEND};
 static const struct conf_key keys_local_batch[] = {KEY_DATA, KEY_SPLIT, KEY_BATCH("64"), KEY_MICROBATCH, KEY_OUTPUT,
     KEYS_IMAGE, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_THREADS, KEY_BACKEND};
-static const struct conf_key keys_local_bench[] = {KEY_BATCH("1"), KEY_PLAN, KEY_THREADS, KEY_BACKEND,
+static const struct conf_key keys_local_bench[] = {KEY_INPUTS, KEY_BATCH("1"), KEY_PLAN, KEY_THREADS, KEY_BACKEND,
     NUMBER("repeat", "10", 1, 100000, "Timed runs after two warm-ups.", repeat, "N"),
     KEY("ops", CONF_BOOL, NULL, "Time every node too.", ops, NULL, NULL)};
 

@@ -26,7 +26,7 @@ def judge(data, dump):
 def test_check_agrees_with_onnx():
     if not DATA.is_dir():
         raise Skip("no libonnx-testdata")
-    for name, floor in (("node", 683), ("pytorch-operator", 35), ("pytorch-converted", 82), ("simple", 7)):
+    for name, floor in (("node", 900), ("pytorch-operator", 35), ("pytorch-converted", 82), ("simple", 15)):
         with tempfile.TemporaryDirectory() as dump:
             done = local("check", DATA / name, f"--dump={dump}")
             last = done.out.strip().split("\n")[-1]
@@ -111,6 +111,8 @@ def test_several_inputs_and_outputs():
         assert (np.load(f"{folder}/all/k.npy") == [1, 2]).all()
         local("infer", model, f"--input=a={a}", f"--input=b={b}", f"--output=out/m={folder}/m.npy")
         assert (np.load(f"{folder}/m.npy") == x * y).all()
+        done = local("bench", model, f"--input=a={a}", f"--input=b={b}", "--repeat=2", "--json").last()
+        assert done["batch"] == 2 and done["ms"] > 0, done
         for arguments, says in (((f"--input=a={a}",), "input 'b' is missing"),
                                 ((f"--input={a}",), "2 inputs, 'a', 'b'"),
                                 ((f"--input=a={a}", f"--input=b={b}", f"--input=c={b}"), "no input 'c'"),
@@ -130,3 +132,19 @@ def test_resident_memory_of_a_run():
         done = subprocess.run([harness.BIN / "bench_open", model, str(batch)], capture_output=True, text=True, timeout=600)
         last = done.stdout.strip().split("\n")[-1]
         assert done.returncode == 0 and last.endswith(": inside"), done.stdout + done.stderr
+
+
+def test_bench_of_sizes_that_depend_on_data():
+    import numpy as np
+    import onnx
+    from onnx import TensorProto as T, helper
+    nodes = [helper.make_node("NonZero", ["x"], ["i"]), helper.make_node("Transpose", ["i"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", T.FLOAT, ["n", 3])],
+                              [helper.make_tensor_value_info("y", T.INT64, None)])
+    with tempfile.TemporaryDirectory() as folder:
+        model, x = os.path.join(folder, "m.onnx"), os.path.join(folder, "x.npy")
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)]), model)
+        np.save(x, np.float32([[0, 1, 0], [2, 0, 3]]))
+        assert local("bench", model, "--batch=4", "--repeat=2", "--ops", "--json").last()["batch"] == 4
+        local("infer", model, f"--input={x}", f"--output={folder}/y.npy")
+        assert (np.load(f"{folder}/y.npy") == [[0, 1], [1, 0], [1, 2]]).all()
