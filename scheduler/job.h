@@ -33,7 +33,8 @@ struct job {
     char graph_hash[65];
     enum solve_objective objective;
     int64_t batch, microbatch; /* microbatch 0 until planned; never changes afterwards */
-    int64_t deadline_ms;       /* the client's; 0 none */
+    int64_t deadline_ms;       /* the client's, of the whole job since it was submitted; 0 none */
+    int64_t due_us;            /* the same by the loop's clock */
     bool codec_allowed[3], pin_first, pin_last;
     bool want_outputs, want_accuracy;
     char *data, *labels, *split,
@@ -44,6 +45,7 @@ struct job {
         bool whole; /* not by sample: every microbatch takes all of it */
     } * inputs;     /* uploaded */
     int n_inputs;
+    int64_t uploaded; /* samples; -1: not known */
     struct job_size {
         char *name;
         int64_t value;
@@ -73,6 +75,11 @@ struct job {
     char error[600];
     int64_t last_event; /* id of its newest */
     bool dirty;
+    /* jobs_unsaved.c */
+    bool stored;                             /* there is a row */
+    bool row_pending, row_error, row_missed; /* its write: on the way, failed, failed once */
+    yk_err row_err;
+    int64_t row_retry_us;
 };
 
 const char *job_state_name(enum job_state s);

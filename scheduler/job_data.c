@@ -157,6 +157,7 @@ static yk_err read_inputs(struct job *j, const struct graph *g, struct blobs *bl
                 (long long)npy.shape.dims[0], (long long)samples);
         samples = npy.shape.dims[0];
     }
+    j->uploaded = samples;
     if (strcmp(j->kind, "infer") == 0)
         j->batch = samples >= 0 ? samples : fixed;
     return YK_OK;

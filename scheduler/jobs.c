@@ -151,7 +151,7 @@ static void stop_clock(struct sched *s, struct job *j)
     j->run_start_us = 0;
 }
 
-static void forget(struct sched *s, struct job *j)
+void jobs_unlink(struct sched *s, struct job *j)
 {
     for (struct job **p = &s->jobs; *p; p = &(*p)->next)
         if (*p == j) {
@@ -159,7 +159,6 @@ static void forget(struct sched *s, struct job *j)
             break;
         }
     metrics_set(METRIC_jobs_running, sched_jobs_open(s));
-    job_free(j);
 }
 
 void jobs_move(struct sched *s, struct job *j, enum job_state to, const char *reason)
@@ -183,11 +182,13 @@ void jobs_move(struct sched *s, struct job *j, enum job_state to, const char *re
         metrics_observe_us(METRIC_job_seconds, (j->ended_ms - j->created_ms) * 1000);
         dispatch_drop(s, j);
     }
-    jobs_save(s, j);
-    if (job_ended(to)) {
-        wake_waiters(s, j->id);
-        forget(s, j);
+    if (!job_ended(to)) {
+        jobs_save(s, j);
+        return;
     }
+    jobs_unlink(s, j);
+    jobs_keep(s, j);
+    wake_waiters(s, j->id);
 }
 
 void jobs_fail(struct sched *s, struct job *j, const char *fmt, ...)
@@ -235,9 +236,30 @@ static void put_measured(struct sched *s, struct job *j)
     store_put_measured(s->store, j->plan_id, ms, (double)j->run_count / (double)YK_MAX(j->batch, (int64_t)1));
 }
 
+/* An answer that exists is worth more than none, so a single inference that is complete is never late. */
+static bool is_late(const struct sched *s, const struct job *j)
+{
+    bool answered = strcmp(j->kind, "infer") == 0 && j->samples > 0 && j->done == j->samples;
+    return j->deadline_ms && net_now_us(s->net) > j->due_us && !answered;
+}
+
+static void fail_late(struct sched *s, struct job *j)
+{
+    if (j->samples)
+        jobs_fail(s, j, "deadline of %lld ms passed after %lld of %lld samples", (long long)j->deadline_ms,
+            (long long)j->done, (long long)j->samples);
+    else
+        jobs_fail(s, j, "deadline of %lld ms passed before the first sample, while the job was %s",
+            (long long)j->deadline_ms, job_state_name(j->state));
+}
+
 void jobs_finish(struct sched *s, struct job *j)
 {
     char text[160];
+    if (is_late(s, j)) {
+        fail_late(s, j);
+        return;
+    }
     put_measured(s, j);
     stop_clock(s, j);
     j->error[0] = '\0';
@@ -253,8 +275,13 @@ void jobs_tick(struct sched *s)
 {
     int64_t now = net_now_us(s->net);
     dispatch_sweep(s, false);
+    jobs_unsaved_tick(s);
     for (struct job *j = s->jobs, *next; j; j = next) {
         next = j->next;
+        if (is_late(s, j)) {
+            fail_late(s, j);
+            continue;
+        }
         if (j->deadline_us && now > j->deadline_us) {
             enum job_state out = job_state_out(j->state);
             char text[700];
@@ -291,9 +318,12 @@ static void restore_one(void *arg, const struct store_job *row)
         return;
     }
     j->id = row->id;
+    j->stored = true;
     j->batch = row->batch;
     j->microbatch = row->microbatch;
     j->created_ms = row->created_ms;
+    if (j->deadline_ms)
+        j->due_us = net_now_us(s->net) + (j->deadline_ms - (jobs_now_ms() - row->created_ms)) * 1000;
     j->started_ms = row->started_ms;
     j->run_ms = row->run_ms;
     j->replans = row->replans;

@@ -184,7 +184,7 @@ static void start_planning(void *arg)
         .sizes = j->sizes,
         .batch = j->batch,
         .microbatch = j->microbatch,
-        .samples = j->samples,
+        .samples = j->samples ? j->samples : YK_MAX(j->uploaded, (int64_t)0),
         .deadline_ms = retry ? 0 : (double)j->deadline_ms,
         .codec_allowed = j->codec_allowed,
         .pin_first = j->pin_first,
@@ -207,7 +207,7 @@ static bool is_its_turn(const struct sched *s, const struct job *j)
 
 void jobs_step(struct sched *s, struct job *j)
 {
-    if (s->closing || (j->state != JOB_QUEUED && j->state != JOB_WAITING))
+    if (s->closing || !j->stored || (j->state != JOB_QUEUED && j->state != JOB_WAITING))
         return;
     if (fleet_alive(s->fleet) == 0)
         return;

@@ -103,7 +103,10 @@ static void get_listing(struct rest *r, struct http_request *q)
 {
     char name[32] = "";
     http_segment(q, 1, name, sizeof name);
-    store_list(sched_store(r->sched), name, 0, reply_json, wait_for(r, q, 200));
+    if (strcmp(name, "jobs") == 0)
+        sched_jobs_list(r->sched, 0, reply_json, wait_for(r, q, 200));
+    else
+        store_list(sched_store(r->sched), name, 0, reply_json, wait_for(r, q, 200));
 }
 
 static void get_status(struct rest *r, struct http_request *q)
@@ -231,7 +234,7 @@ static void get_job(struct rest *r, struct http_request *q)
 {
     int64_t id;
     if (job_segment(q, &id))
-        store_list(sched_store(r->sched), "jobs", id > 0 ? id : INT64_MAX, reply_row, wait_for(r, q, 200));
+        sched_jobs_list(r->sched, id > 0 ? id : INT64_MAX, reply_row, wait_for(r, q, 200));
 }
 
 static void delete_job(struct rest *r, struct http_request *q)
@@ -244,7 +247,7 @@ static void delete_job(struct rest *r, struct http_request *q)
     if (err)
         http_reply_error(q, http_status_of(err), yk_err_name(err), "%s", why.text);
     else
-        store_list(sched_store(r->sched), "jobs", id, reply_row, wait_for(r, q, 200));
+        sched_jobs_list(r->sched, id, reply_row, wait_for(r, q, 200));
 }
 
 static void reply_events(void *arg, yk_err err, const char *text)
@@ -271,11 +274,22 @@ static void get_events(struct rest *r, struct http_request *q)
     p->waiter = sched_events(r->sched, id, cursor, wait, reply_events, p);
 }
 
+static void reply_plan(void *arg, yk_err err, char *json)
+{
+    reply_text(
+        arg, err, err == YK_NOTFOUND ? "the job has no plan: it waits for one, or ended before it had one" : json);
+    free(json);
+}
+
 static void get_plan(struct rest *r, struct http_request *q)
 {
     int64_t id;
-    if (job_segment(q, &id))
-        store_plan_of(sched_store(r->sched), id, reply_json, wait_for(r, q, 200));
+    if (!job_segment(q, &id))
+        return;
+    if (!sched_job_known(r->sched, id))
+        http_reply_error(q, 404, "NOTFOUND", "there is no job %lld", (long long)id);
+    else
+        store_plan_of(sched_store(r->sched), id, reply_plan, wait_for(r, q, 200));
 }
 
 struct mapped {

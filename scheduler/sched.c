@@ -401,9 +401,18 @@ static void submit_done(void *arg)
 {
     struct submitting *u = arg;
     char text[48];
+    struct job *j = jobs_find(u->s, u->job);
+    if (j && j->row_error) {
+        jobs_unlink(u->s, j);
+        u->fn(u->arg, j->row_err, j->error);
+        job_free(j);
+        free(u);
+        return;
+    }
+    if (j)
+        j->stored = true;
     snprintf(text, sizeof text, "{\"job\":%lld}", (long long)u->job);
     u->fn(u->arg, YK_OK, text);
-    struct job *j = jobs_find(u->s, u->job);
     if (j)
         jobs_step(u->s, j);
     free(u);
@@ -423,6 +432,8 @@ void sched_submit(struct sched *s, const char *request, size_t len, sched_on_tex
     }
     j->id = ++s->next_job;
     j->created_ms = jobs_now_ms();
+    if (j->deadline_ms)
+        j->due_us = net_now_us(s->net) + j->deadline_ms * 1000;
     j->next = s->jobs;
     s->jobs = j;
     metrics_set(METRIC_jobs_running, sched_jobs_open(s));
@@ -442,11 +453,6 @@ yk_err sched_cancel(struct sched *s, int64_t job, struct yk_diag *why)
     snprintf(j->error, sizeof j->error, "canceled by its owner");
     jobs_move(s, j, JOB_CANCELED, "by its owner");
     return YK_OK;
-}
-
-void sched_outputs(struct sched *s, int64_t job, store_on_json fn, void *arg)
-{
-    store_outputs_of(s->store, job, fn, arg);
 }
 
 char *sched_output_path(struct sched *s, const char *file)
@@ -494,11 +500,7 @@ static const struct fleet_on fleet_on = {.joined = on_joined,
 
 static void on_store_error(void *arg, int64_t job, yk_err err, const char *text)
 {
-    struct sched *s = arg;
-    log_error("%s", text);
-    struct job *j = s->closing || !job ? NULL : jobs_find(s, job);
-    if (j && (err == YK_NOSPC || err == YK_IO || err == YK_PERM))
-        jobs_fail(s, j, "%s", text);
+    jobs_store_error(arg, job, err, text);
 }
 
 static void sweep_run(void *arg)
@@ -626,6 +628,9 @@ void sched_close(struct sched *s)
         if (s->store && (j->dirty || planning))
             jobs_save(s, j);
     }
+    for (struct job *j = s->unsaved; j; j = j->next)
+        if (s->store && !j->row_pending)
+            jobs_save(s, j);
     if (s->fleet)
         dispatch_fini(s);
     if (s->solver)
@@ -635,6 +640,7 @@ void sched_close(struct sched *s)
         store_close(s->store);
     fleet_close(s->fleet);
     blobs_close(s->blobs);
+    jobs_unsaved_fini(s);
     while (s->jobs) {
         struct job *j = s->jobs;
         s->jobs = j->next;

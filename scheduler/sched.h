@@ -50,6 +50,8 @@ struct sched_waiter;
 struct sched_waiter *sched_events(
     struct sched *s, int64_t job, int64_t cursor, int64_t wait_ms, sched_on_text fn, void *arg);
 void sched_events_cancel(struct sched_waiter *w);
+/* The listing of jobs (job > 0: of that one only), also of those whose end the disk has not taken yet. */
+void sched_jobs_list(struct sched *s, int64_t job, store_on_json fn, void *arg);
 /* [{"name", "file"}] of a job that has ended, first the model's first output; YK_NOTFOUND if it kept none. */
 void sched_outputs(struct sched *s, int64_t job, store_on_json fn, void *arg);
 char *sched_output_path(struct sched *s, const char *file); /* of an output's file; free() it */

@@ -50,7 +50,8 @@ struct sched {
     struct worker *solver;
     struct net_listener *listener;
     struct model *models;
-    struct job *jobs; /* that have not ended */
+    struct job *jobs;    /* that have not ended */
+    struct job *unsaved; /* that have, and whose rows may not say so yet */
     struct planning *plannings;
     struct generation *generations, *ended;
     struct sched_waiter *waiters;
@@ -88,6 +89,12 @@ yk_err dispatch_stream(void *sched, struct fleet_agent *a, struct wire_msg *head
 void dispatch_sweep(struct sched *s, bool all); /* forgets ended generations after a while */
 void dispatch_fini(struct sched *s);
 
+/* ---- jobs_unsaved.c: until the disk has taken it ---- */
+void jobs_keep(struct sched *s, struct job *j); /* takes a job that has ended and writes its row, however often */
+void jobs_unsaved_tick(struct sched *s);
+void jobs_unsaved_fini(struct sched *s);
+void jobs_store_error(struct sched *s, int64_t job, yk_err err, const char *text);
+
 /* ---- jobs.c: the state table at work ---- */
 void jobs_restore(struct sched *s);
 struct job *jobs_find(struct sched *s, int64_t id);
@@ -98,6 +105,7 @@ void jobs_lost(struct sched *s, struct job *j, const char *why);
 void jobs_step(struct sched *s, struct job *j);
 void jobs_tick(struct sched *s);
 void jobs_save(struct sched *s, struct job *j);
+void jobs_unlink(struct sched *s, struct job *j); /* from those that have not ended */
 void jobs_finish(struct sched *s, struct job *j); /* every microbatch is answered */
 void jobs_event(struct sched *s, int64_t job, const char *kind, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

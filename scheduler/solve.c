@@ -461,6 +461,21 @@ out:
 #define SCORED 24
 #define SHOWN 4
 
+/* The deadline is of the whole job: of its samples where their number is known, else of one batch. */
+static yk_err check_deadline(const struct solve_request *req, const struct candidate *c, struct yk_diag *why)
+{
+    double batches = req->samples > 0 ? (double)req->samples / (double)YK_MAX(req->batch, (int64_t)1) : 1;
+    double ms = c->step_ms * YK_MAX(batches, 1.0);
+    if (req->deadline_ms <= 0 || ms <= req->deadline_ms)
+        return YK_OK;
+    if (batches > 1)
+        return yk_fail(why, YK_INFEASIBLE,
+            "the deadline of the job is %g ms; the best plan needs %.4g ms for %lld samples, bottleneck %s",
+            req->deadline_ms, ms, (long long)req->samples, c->bottleneck);
+    return yk_fail(why, YK_INFEASIBLE, "the deadline is %g ms; the best plan needs %.4g ms, bottleneck %s",
+        req->deadline_ms, ms, c->bottleneck);
+}
+
 static yk_err solve_search(
     const struct solve_request *req, const struct view *v, struct plan **out, struct yk_diag *why)
 {
@@ -520,11 +535,8 @@ static yk_err solve_search(
     double least_cost = all[0]->cost_ms;
     qsort(all, (size_t)n_scored, sizeof *all, by_step);
     struct candidate *chosen = all[0];
-    if (req->deadline_ms > 0 && chosen->step_ms > req->deadline_ms) {
-        err = yk_fail(why, YK_INFEASIBLE, "the deadline is %g ms; the best plan needs %.4g ms, bottleneck %s",
-            req->deadline_ms, chosen->step_ms, chosen->bottleneck);
+    if ((err = check_deadline(req, chosen, why)))
         goto out;
-    }
     const struct cost_model *m = NULL;
     for (int32_t k = 0; k < pool->n; k++)
         if (chosen >= pool->sizes[k].at && chosen < pool->sizes[k].at + pool->sizes[k].n)

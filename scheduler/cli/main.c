@@ -27,7 +27,9 @@
     KEY("microbatch", CONF_STR, "auto", "Samples that travel together, or auto.", microbatch_text, NULL, "auto|N")
 #define KEY_SOURCE \
     KEY("source", CONF_STR, NULL, "Agent that holds the data (default: the planner picks one).", source, NULL, "AGENT")
-#define KEY_DEADLINE NUMBER("deadline-ms", NULL, 0, MANY, "Time the job has.", deadline_ms, "T")
+#define KEY_DEADLINE                                                                                        \
+    NUMBER("deadline-ms", NULL, 0, MANY, "Time the whole job has, from its submission to its last result.", \
+        deadline_ms, "T")
 #define KEY_CODEC \
     KEY("codec", CONF_STR, NULL, "Codecs the plan may use on links besides fp32: fp16, int8.", codec, NULL, "LIST")
 #define KEY_PIN KEY("pin", CONF_STR, NULL, "Stages that stay on the source: first,last.", pin, NULL, "LIST")

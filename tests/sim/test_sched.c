@@ -408,6 +408,39 @@ static void many_at_once(void **state)
     assert_int_equal(sched_jobs_open(h->s), 0);
 }
 
+/* A deadline is of the whole job: refused where it is known to be missed, and over when it has passed. */
+static void deadline_of_the_job(void **state)
+{
+    struct here *h = *state;
+    struct json *doc;
+    begin(h);
+    h->pc.node_ms = h->phone.node_ms = 0.2;
+    int64_t id = submit(h, BATCH ",\"deadline_ms\":600}"); /* one batch fits, 1000 samples do not */
+    wait_over(h, id, 120000);
+    expect_state(h, id, "failed");
+    const char *error = json_str(json_find(job_row(h, id, &doc), "error"), "");
+    if (!strstr(error, "deadline of 600 ms passed after ") || !strstr(error, " of 1000 samples"))
+        fail_msg("%s", error);
+    json_free(doc);
+    size_t len;
+    char hash[65], request[300];
+    char *data = npy_of(500, &len);
+    upload(h, data, len, hash);
+    free(data);
+    snprintf(request, sizeof request,
+        "{\"kind\":\"batch\",\"model\":\"mnist\",\"data\":{\"blob\":\"%s\"},\"batch\":50,\"deadline_ms\":300}", hash);
+    id = submit(h, request);
+    wait_over(h, id, 120000);
+    expect_state(h, id, "failed");
+    error = json_str(json_find(job_row(h, id, &doc), "error"), "");
+    if (!strstr(error, "300 ms") || !strstr(error, "for 500 samples"))
+        fail_msg("%s", error);
+    json_free(doc);
+    id = submit(h, BATCH ",\"deadline_ms\":60000}");
+    wait_over(h, id, 120000);
+    expect_done(h, id, 1000);
+}
+
 /* Bad requests are refused when they come, and name what and the mend. */
 static void bad_requests(void **state)
 {
@@ -595,6 +628,7 @@ int main(void)
         T(uploaded),
         T(nobody_there),
         T(many_at_once),
+        T(deadline_of_the_job),
         T(bad_requests),
         T(forced_plan_is_stored_as_given),
         T(events),
