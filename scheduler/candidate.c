@@ -30,24 +30,17 @@ static int32_t depth_of(const struct candidate *c, int32_t line, int32_t depth)
 
 /* ---- memory ---- */
 
-yk_err candidate_memory(const struct cost_model *m, struct candidate *c, int32_t depth, struct yk_diag *why)
+yk_err candidate_set_memory(const struct cost_model *m, struct candidate *c, int64_t *memory, struct yk_diag *why)
 {
     const struct view *v = m->view;
-    int32_t n = m->graph->n_nodes, at = 0;
-    int64_t *memory = yk_xalloc(((size_t)stages_of(c) + 1) * sizeof *memory);
     int64_t *by_agent = yk_xalloc(((size_t)v->n_agents + 1) * sizeof *by_agent);
-    uint8_t *in_stage = yk_xalloc((size_t)n + 1);
     yk_err err = YK_OK;
-    for (int32_t i = 0; i < c->n_lines && !err; i++) {
-        const struct cost_line *l = &c->lines[i];
-        for (int32_t s = 0; s < l->n_stages && !err; s++, at++) {
-            for (int32_t k = 0; k < n; k++)
-                in_stage[k] = l->stage_of[k] == s;
-            err = cost_memory(m, in_stage, depth_of(c, i, depth), &memory[at], why);
-            if (!err && !yk_add_i64(by_agent[l->stages[s].agent], memory[at], &by_agent[l->stages[s].agent]))
+    for (int32_t i = 0, at = 0; i < c->n_lines && !err; i++)
+        for (int32_t s = 0; s < c->lines[i].n_stages && !err; s++, at++) {
+            int64_t *sum = &by_agent[c->lines[i].stages[s].agent];
+            if (!yk_add_i64(*sum, memory[at], sum))
                 err = yk_fail(why, YK_LIMIT, "the memory of a stage overflows");
         }
-    }
     for (int32_t a = 0; a < v->n_agents && !err; a++) {
         const struct view_agent *agent = &v->agents[a];
         if (by_agent[a] && agent->memory_bytes <= 0)
@@ -58,7 +51,6 @@ yk_err candidate_memory(const struct cost_model *m, struct candidate *c, int32_t
                 agent->name, (double)by_agent[a] / 1e6, (double)agent->memory_bytes / 1e6);
     }
     free(by_agent);
-    free(in_stage);
     if (err) {
         free(memory);
     } else {
@@ -66,6 +58,26 @@ yk_err candidate_memory(const struct cost_model *m, struct candidate *c, int32_t
         c->memory = memory;
     }
     return err;
+}
+
+yk_err candidate_memory(const struct cost_model *m, struct candidate *c, int32_t depth, struct yk_diag *why)
+{
+    int32_t n = m->graph->n_nodes, at = 0;
+    int64_t *memory = yk_xalloc(((size_t)stages_of(c) + 1) * sizeof *memory);
+    uint8_t *in_stage = yk_xalloc((size_t)n + 1);
+    yk_err err = YK_OK;
+    for (int32_t i = 0; i < c->n_lines && !err; i++)
+        for (int32_t s = 0; s < c->lines[i].n_stages && !err; s++, at++) {
+            for (int32_t k = 0; k < n; k++)
+                in_stage[k] = c->lines[i].stage_of[k] == s;
+            err = cost_memory(m, in_stage, depth_of(c, i, depth), &memory[at], why);
+        }
+    free(in_stage);
+    if (err) {
+        free(memory);
+        return err;
+    }
+    return candidate_set_memory(m, c, memory, why);
 }
 
 /* ---- the event model ---- */
@@ -170,7 +182,8 @@ yk_err candidate_score(
     free(busy);
     if (c->depth == 0)
         return err ? err : yk_fail(why, YK_INTERNAL, "no depth could be scored");
-    return candidate_memory(m, c, c->depth, why);
+    /* What was looked at last is what the plan has, most often. */
+    return c->depth == to && !err ? YK_OK : candidate_memory(m, c, c->depth, why);
 }
 
 /* ---- words ---- */

@@ -28,6 +28,8 @@ void candidate_fini(struct candidate *c);
 /* The text of --explain. chosen first; others sorted by step time. free() it. */
 char *candidate_explain(const struct cost_model *m, const struct candidate *chosen, const struct candidate *single,
     const struct candidate *const *others, int32_t n_others, const char *solver);
+/* The same with the bytes of its stages known: takes memory. */
+yk_err candidate_set_memory(const struct cost_model *m, struct candidate *c, int64_t *memory, struct yk_diag *why);
 /* "pc 0-5 | phone 6-11", for lists of alternatives. free() it. */
 char *candidate_text(const struct cost_model *m, const struct candidate *c);
 

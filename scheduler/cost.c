@@ -6,6 +6,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+double cost_now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+bool cost_out_of_time(const struct cost_model *m)
+{
+    return m->stop_ms > 0 && cost_now_ms() > m->stop_ms;
+}
 
 /* ---- forms ---- */
 

@@ -34,7 +34,10 @@ struct cost_model {
     int32_t n_resources;        /* agents, then links, then media */
     int32_t *link_resource;     /* by link */
     struct memplan_node *table; /* by node: of the chosen forms */
+    double stop_ms;             /* of cost_now_ms: a search takes what it has by then; 0: never */
 };
+double cost_now_ms(void); /* monotonic */
+bool cost_out_of_time(const struct cost_model *m);
 
 struct cost_stage {
     int32_t agent;

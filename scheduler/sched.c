@@ -109,7 +109,7 @@ static void state_done(void *arg)
     answer_state(arg);
 }
 
-/* Uploads share the store's thread, so a row about a blob never comes before its bytes. */
+/* The row of a blob is posted when its bytes are there. */
 static struct upload *upload_new(struct sched *s, const char *hash, sched_on_text fn, void *arg)
 {
     struct upload *u = yk_xalloc(sizeof *u);
@@ -129,7 +129,7 @@ void sched_blob_part(struct sched *s, const char *hash, int64_t offset, int64_t 
     u->total = total;
     u->len = len;
     if (u->complete) {
-        worker_post(s->solver, state_run, state_done, u);
+        worker_post(s->content, state_run, state_done, u);
         return;
     }
     u->data = yk_try_alloc(len + 1, 1);
@@ -139,13 +139,13 @@ void sched_blob_part(struct sched *s, const char *hash, int64_t offset, int64_t 
         return;
     }
     memcpy(u->data, data, len);
-    worker_post(s->solver, part_run, part_done, u);
+    worker_post(s->content, part_run, part_done, u);
 }
 
 void sched_blob_state(struct sched *s, const char *hash, sched_on_text fn, void *arg)
 {
     struct upload *u = upload_new(s, hash, fn, arg);
-    worker_post(s->solver, state_run, state_done, u);
+    worker_post(s->content, state_run, state_done, u);
 }
 
 /* ---- models ---- */
@@ -272,7 +272,7 @@ void sched_model_add(
     snprintf(a->blob, sizeof a->blob, "%s", blob);
     a->fn = fn;
     a->arg = arg;
-    worker_post(s->solver, add_run, add_done, a);
+    worker_post(s->content, add_run, add_done, a);
 }
 
 /* ---- plans ---- */
@@ -513,7 +513,7 @@ static void on_tick(void *arg)
     struct sched *s = arg;
     if (net_now_us(s->net) >= s->sweep_us) {
         s->sweep_us = net_now_us(s->net) + SWEEP_EVERY_US;
-        worker_post(s->solver, sweep_run, NULL, s);
+        worker_post(s->content, sweep_run, NULL, s);
     }
     s->tick = net_timer(s->net, TICK_US, on_tick, s);
     planning_step(s);
@@ -581,6 +581,8 @@ yk_err sched_open(const struct sched_config *c, struct sched **out, struct yk_di
         err = blobs_open(dir, &s->blobs, why);
     if (!err)
         err = worker_open(c->net, "solver", c->threaded, &s->solver, why);
+    if (!err)
+        err = worker_open(c->net, "content", c->threaded, &s->content, why);
     free(dir);
     if (err) {
         sched_close(s);
@@ -635,6 +637,8 @@ void sched_close(struct sched *s)
         dispatch_fini(s);
     if (s->solver)
         worker_close(s->solver);
+    if (s->content)
+        worker_close(s->content);
     planning_fini(s);
     if (s->store)
         store_close(s->store);

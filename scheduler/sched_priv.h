@@ -47,7 +47,7 @@ struct sched {
     struct store *store;
     struct blobs *blobs;
     struct fleet *fleet;
-    struct worker *solver;
+    struct worker *solver, *content; /* plans; uploads and models, which take their time */
     struct net_listener *listener;
     struct model *models;
     struct job *jobs;    /* that have not ended */

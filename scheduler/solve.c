@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define MAX_DEPTH 8
 #define CHAINS 6 /* best chains kept of each search */
@@ -33,6 +32,7 @@ struct size_pool {
     struct candidate *at;
     int32_t n;
     bool ready;
+    int64_t whole_bytes; /* of the whole model on one device; -1 until it is known */
 };
 
 struct pool {
@@ -40,6 +40,7 @@ struct pool {
     int32_t n;
     double least_ms; /* cost of the best candidate so far */
     double bound_ms; /* no chain that was searched for costs less */
+    double stop_ms;  /* 0: never */
 };
 
 static void pool_fini(struct pool *p)
@@ -110,6 +111,21 @@ static yk_err add_chain(struct size_pool *p, const struct solve_chain *chain, st
     return err;
 }
 
+/* The whole model takes the same on every device. */
+static yk_err single_memory(struct size_pool *p, struct candidate *c, struct yk_diag *why)
+{
+    if (p->whole_bytes >= 0) {
+        int64_t *memory = yk_xalloc(2 * sizeof *memory);
+        memory[0] = p->whole_bytes;
+        return candidate_set_memory(&p->model, c, memory, why);
+    }
+    uint8_t *all = yk_xalloc((size_t)p->model.graph->n_nodes + 1);
+    memset(all, 1, (size_t)p->model.graph->n_nodes);
+    yk_err err = cost_memory(&p->model, all, 1, &p->whole_bytes, why);
+    free(all);
+    return err ? err : single_memory(p, c, why);
+}
+
 /* Every single device, for every source that may be; the reasons why one cannot go to `reasons`. */
 static void add_singles(struct size_pool *p, int32_t source, struct yk_buf *reasons)
 {
@@ -130,7 +146,7 @@ static void add_singles(struct size_pool *p, int32_t source, struct yk_buf *reas
             continue;
         }
         struct candidate *c = pool_add(p, &line);
-        if (candidate_memory(m, c, 1, &why)) {
+        if (single_memory(p, c, &why)) {
             yk_buf_printf(reasons, "; %s", why.text);
             candidate_fini(c);
             p->n--;
@@ -427,6 +443,7 @@ static yk_err solve_forced(
     if ((err = cost_init(&p->model, req, v, form, req->forced->microbatch, why)))
         goto out;
     p->ready = true;
+    p->whole_bytes = -1;
     if ((err = plan_check(req->forced, req->graph, &p->model.shapes, why)))
         goto out;
     struct candidate forced;
@@ -461,6 +478,24 @@ out:
 #define SCORED 24
 #define SHOWN 4
 
+/* Says what was not looked at. */
+static void explain_limits(const struct solve_request *req, bool stopped, struct plan *p)
+{
+    char *text = p->explanation;
+    if (req->graph->n_nodes > SOLVE_DP_FINE) {
+        p->explanation =
+            yk_xasprintf("%s\nThe graph has %d nodes, over %d: besides single devices only coarse cuts were looked at.",
+                text, req->graph->n_nodes, SOLVE_DP_FINE);
+        free(text);
+        text = p->explanation;
+    }
+    if (stopped) {
+        p->explanation = yk_xasprintf(
+            "%s\nThe search was stopped after %g ms: this is the best that it had found.", text, req->budget_ms);
+        free(text);
+    }
+}
+
 /* The deadline is of the whole job: of its samples where their number is known, else of one batch. */
 static yk_err check_deadline(const struct solve_request *req, const struct candidate *c, struct yk_diag *why)
 {
@@ -486,18 +521,26 @@ static yk_err solve_search(
     int32_t *form = yk_xalloc(((size_t)req->graph->n_nodes + 1) * sizeof *form);
     struct candidate **all = NULL, *single = NULL;
     yk_err err = YK_OK;
+    bool stopped = false;
     pool->least_ms = pool->bound_ms = INFINITY;
+    pool->stop_ms = req->budget_ms > 0 ? cost_now_ms() + req->budget_ms : 0;
     cost_choose_forms(req, v, form);
     for (int32_t i = 0; i < n_sizes && !err; i++) {
         struct size_pool *p = &pool->sizes[pool->n++];
         if ((err = cost_init(&p->model, req, v, form, sizes[i], why)))
             break;
         p->ready = true;
+        p->whole_bytes = -1;
+        p->model.stop_ms = pool->stop_ms;
         /* Nothing needs less memory than the smallest size: its reasons are the ones to tell. */
         size_t told = reasons.len;
         err = search_size(pool, p, req, &reasons, why);
         reasons.len = i ? told : reasons.len;
         n += p->n;
+        if (n > 0 && cost_out_of_time(&p->model)) {
+            stopped = true;
+            break;
+        }
     }
     if (err)
         goto out;
@@ -517,6 +560,10 @@ static yk_err solve_search(
         struct candidate *c = all[i];
         if (n_scored >= SCORED && !is_single(c))
             continue;
+        if (single && cost_out_of_time(&pool->sizes[0].model)) {
+            stopped = true;
+            break;
+        }
         for (int32_t k = 0; k < pool->n; k++)
             if (c >= pool->sizes[k].at && c < pool->sizes[k].at + pool->sizes[k].n &&
                 candidate_score(&pool->sizes[k].model, c, MAX_DEPTH, 0, NULL) == YK_OK) {
@@ -545,6 +592,7 @@ static yk_err solve_search(
         make_plan(req, m, chosen, single, (const struct candidate *const *)all + 1, YK_MIN(n_scored - 1, SHOWN), "dp");
     /* Of the closed form; the event model may prefer one that costs a little more. */
     (*out)->bound_ms = YK_MIN(pool->bound_ms, YK_MIN(least_cost, chosen->cost_ms));
+    explain_limits(req, stopped, *out);
     (*out)->gap = chosen->cost_ms > 0 ? (chosen->cost_ms - (*out)->bound_ms) / chosen->cost_ms : 0;
 out:
     free(all);
@@ -567,16 +615,9 @@ const struct solver *solver_find(const char *name)
     return NULL;
 }
 
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
 yk_err solve_plan(const struct solve_request *req, const struct view *view, struct plan **out, struct yk_diag *why)
 {
-    double start = now_ms();
+    double start = cost_now_ms();
     if (req->objective == SOLVE_CLOUD_COST)
         return yk_fail(why, YK_UNSUPPORTED, "objective cloud-cost: the solver has latency and throughput");
     if (view->n_agents == 0)
@@ -585,6 +626,6 @@ yk_err solve_plan(const struct solve_request *req, const struct view *view, stru
         return yk_fail(why, YK_INVAL, "the source is not an agent of the fleet");
     yk_err err = req->forced ? solve_forced(req, view, out, why) : solvers[0]->solve(req, view, out, why);
     if (!err)
-        (*out)->solver_ms = now_ms() - start;
+        (*out)->solver_ms = cost_now_ms() - start;
     return err;
 }

@@ -347,6 +347,8 @@ static bool fits(struct search *s, int32_t agent, int32_t p, int32_t q)
         *r = (struct remembered){p, q, INT64_MAX};
         if (cost_memory(s->m, s->in_stage, 1, &r->bytes, NULL) != YK_OK)
             r->bytes = INT64_MAX;
+        if (cost_out_of_time(s->m))
+            s->effort = EFFORT;
         s->effort += s->n / 2 + (int64_t)(q - p) * (q - p) / 32; /* buffers are placed one by one among all */
     }
     return r->bytes <= limit;
@@ -504,14 +506,18 @@ static void run_pass(struct search *s)
     s->head[0] = root;
     for (int32_t p = 0; p < s->n; p++)
         for (int32_t k = s->head[p]; k >= 0 && s->effort < EFFORT; k = s->labels[k].next)
-            for (int32_t a = 0; a < s->m->view->n_agents && !s->labels[k].dead; a++)
+            for (int32_t a = 0; a < s->m->view->n_agents && !s->labels[k].dead; a++) {
+                if (cost_out_of_time(s->m))
+                    s->effort = EFFORT;
                 extend(s, k, a);
+            }
 }
 
 yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_ms, double *bound_ms,
     struct solve_chain *best, int32_t most, int32_t *n, struct yk_diag *why)
 {
     struct search s = {.m = m, .source = source, .n = m->graph->n_nodes, .limit = limit_ms, .best = best, .most = most};
+    bool coarse = false;
     *n = 0;
     if (m->view->n_agents > SOLVE_DP_AGENTS)
         return yk_fail(why, YK_LIMIT, "%d agents; the exact solver takes %d", m->view->n_agents, SOLVE_DP_AGENTS);
@@ -533,13 +539,14 @@ yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_
     /* Few cuts first: what they find bounds the search among all of them. */
     for (s.stride = YK_MAX(s.n / COARSE, 1);; s.stride = s.stride > 4 ? s.stride / 4 : 1) {
         run_pass(&s);
-        if (s.stride == 1 || s.effort >= EFFORT)
+        coarse = s.n > SOLVE_DP_FINE;
+        if (s.stride == 1 || coarse || s.effort >= EFFORT)
             break;
     }
     *n = s.n_best;
     if (bound_ms) {
         double least = s.n_best ? best[0].cost_ms : limit_ms;
-        *bound_ms = s.effort < EFFORT ? least : YK_MIN(least, bound_of(&s, 0));
+        *bound_ms = s.effort < EFFORT && !coarse ? least : YK_MIN(least, bound_of(&s, 0));
     }
     cuts_fini(&s.cuts);
     free(s.uses);

@@ -12,6 +12,7 @@
 #include "scheduler/cost.h"
 
 #define SOLVE_DP_AGENTS 24
+#define SOLVE_DP_FINE 10000 /* nodes; of a larger graph only coarse cuts are looked at */
 
 struct solve_chain {
     int32_t source, n_stages;
@@ -24,7 +25,8 @@ struct solve_chain {
  * first is the optimum; the others are the best of those that no rule dropped.
  * limit_ms: chains that cost as much or more are of no interest (INFINITY: all are).
  * bound_ms (may be NULL): no chain costs less than it or limit_ms. It is the optimum's cost, unless the search came to
- * its limit of effort, which depends on the input only; then the best found so far is given. */
+ * its limit of effort, which depends on the input only, or to the time of the model (stop_ms); then the best found so
+ * far is given. */
 yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_ms, double *bound_ms,
     struct solve_chain *best, int32_t most, int32_t *n, struct yk_diag *why);
 
