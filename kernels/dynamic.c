@@ -43,27 +43,32 @@ static struct backend *by_isa(const struct backends *b, const char *isa, size_t 
 }
 
 /* The backends of a form, in its order; false if one is not here. */
-static bool read_form(const struct backends *b, const char *form, struct backend **out, int *n)
+static bool read_form(const struct backends *b, const char *form, struct dynamic_kernels *out)
 {
-    if (strncmp(form, DYNAMIC, strlen(DYNAMIC)) != 0)
+    struct backend *ref = b->at[b->n - 1];
+    if (strlen(form) >= BACKEND_FORM_MAX || strncmp(form, DYNAMIC, strlen(DYNAMIC)) != 0)
         return false;
-    *n = 0;
+    *out = (struct dynamic_kernels){.n = 0};
+    strcpy(out->form, form);
     for (const char *p = form + strlen(DYNAMIC); *p;) {
         size_t len = strcspn(p, "+");
         struct backend *be = by_isa(b, p, len);
-        if (!be || *n == 7)
+        if (!be || out->n == (int)YK_COUNT(out->at) - 1)
             return false;
-        out[(*n)++] = be;
+        out->at[out->n++] = be;
         p += len + (p[len] == '+');
     }
-    return *n > 0;
+    if (out->n == 0)
+        return false;
+    if (out->at[out->n - 1] != ref)
+        out->at[out->n++] = ref;
+    return true;
 }
 
 bool dynamic_form_here(const struct backends *b, const char *form)
 {
-    struct backend *list[8];
-    int n;
-    return read_form(b, form, list, &n);
+    struct dynamic_kernels k;
+    return read_form(b, form, &k);
 }
 
 /* ---- open ---- */
@@ -177,6 +182,26 @@ static yk_err add_graphs(
     return err;
 }
 
+static yk_err read_forms(struct dynamic *d, struct yk_diag *why)
+{
+    const struct graph *g = d->c.graph;
+    for (int32_t i = 0; i < g->n_nodes; i++) {
+        if (!d->c.in_stage[i] || !d->c.max->dynamic[i])
+            continue;
+        const char *form = d->c.forms[i];
+        int k = 0;
+        while (k < d->n_kernels && strcmp(d->kernels[k].form, form) != 0)
+            k++;
+        if (k == DYNAMIC_FORMS_MAX)
+            return yk_fail(why, YK_LIMIT, "more than %d forms of nodes that depend on data", DYNAMIC_FORMS_MAX);
+        if (k == d->n_kernels && !read_form(d->c.backends, form, &d->kernels[d->n_kernels++]))
+            return yk_fail(why, YK_UNSUPPORTED, "node %d '%s': no backends here make the form '%s'", (int)i,
+                g->nodes[i].name, form);
+        d->kernels_of[i] = (uint8_t)k;
+    }
+    return YK_OK;
+}
+
 yk_err dynamic_open(const struct dynamic_config *config, struct dynamic **out, struct yk_diag *why)
 {
     struct dynamic *d = yk_try_alloc(1, sizeof(*d));
@@ -188,13 +213,12 @@ yk_err dynamic_open(const struct dynamic_config *config, struct dynamic **out, s
     d->heap = dyn_heap_open(config->heap_limit);
     d->run = node_run_open(config->heap_limit);
     d->root.slot = yk_try_alloc((size_t)config->graph->n_values + 1, sizeof(struct dyn_value *));
-    if (!d->graphs || !d->heap || !d->run || !d->root.slot)
+    d->kernels_of = yk_try_alloc((size_t)config->graph->n_nodes + 1, 1);
+    if (!d->graphs || !d->heap || !d->run || !d->root.slot || !d->kernels_of)
         err = yk_fail(why, YK_NOMEM, "no memory to open a stage");
-    if (!err && !read_form(config->backends, config->form, d->backends, &d->n_backends))
-        err = yk_fail(why, YK_UNSUPPORTED, "no backends here make the form '%s'", config->form);
+    if (!err)
+        err = read_forms(d, why);
     struct backend *ref = config->backends->at[config->backends->n - 1];
-    if (!err && (d->n_backends == 0 || d->backends[d->n_backends - 1] != ref))
-        d->backends[d->n_backends++] = ref;
     if (!err && !(d->pool = host_pool(ref)))
         err = yk_fail(why, YK_INTERNAL, "the last backend is not ref");
     if (!err)
@@ -233,6 +257,7 @@ void dynamic_close(struct dynamic *d)
         free(p->free_list);
     }
     free(d->graphs);
+    free(d->kernels_of);
     node_run_close(d->run);
     dyn_heap_close(d->heap);
     free(d);
@@ -357,8 +382,8 @@ static yk_err run_kernel(struct dynamic *d, struct frame *f, const struct node *
     if (n->op->flags & OP_VIEW)
         return dyn_view(d->heap, in[0], &r->ctx.out[0], &out[0], why);
     const struct host_kernel *k = NULL;
-    for (int i = 0; i < d->n_backends && !k; i++)
-        k = host_kernel_of(d->backends[i], &r->ctx, &form);
+    for (int i = 0; i < d->using->n && !k; i++)
+        k = host_kernel_of(d->using->at[i], &r->ctx, &form);
     if (!k)
         return yk_fail(why, YK_UNSUPPORTED, "no backend here can run it");
     for (int i = 0; i < n->n_out; i++) {
@@ -582,6 +607,7 @@ yk_err dynamic_node(struct dynamic *d, int32_t node, struct yk_diag *why)
     const struct graph *g = d->c.graph;
     const struct node *n = &g->nodes[node];
     struct dyn_value *out[OP_MAX_OUT] = {NULL};
+    d->using = &d->kernels[d->kernels_of[node]];
     yk_err err = run_node(d, &d->root, node, out, why);
     for (int32_t k = 0; !err && k < n->n_out; k++) {
         int32_t v = n->out[k];

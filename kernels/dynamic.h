@@ -2,9 +2,10 @@
  * after the other, each checked by its shape rule on its actual inputs. What it makes lives on a bounded heap, counts
  * its users and goes at its last use. If, Loop, Scan and SequenceMap recurse into their subgraphs.
  *
- * Forms. All dynamic nodes of a stage have one form, "dynamic@ISA[+ISA..]": a node runs in the first kernel that claims
- * its shapes among the host backends of these isas, in that order, and of `ref` behind them ("dynamic@generic": ref
- * alone). So its bits depend on op, shapes, inputs and the form's name, as everywhere. */
+ * Forms. The form of such a node is "dynamic@ISA[+ISA..]": it, and all nodes of its subgraphs, run in the first kernel
+ * that claims their shapes among the host backends of these isas, in that order, and of `ref` behind them
+ * ("dynamic@generic": ref alone, which every machine has). So bits depend on op, shapes, inputs and the form's name, as
+ * everywhere. */
 #ifndef YK_DYNAMIC_H
 #define YK_DYNAMIC_H
 
@@ -21,11 +22,12 @@ struct dynamic_config {
     const struct shapes *max;   /* says which nodes are dynamic */
     const void *const *weights; /* by value id of the graph: aligned data; read at runs */
     struct backends *backends;
-    const char *form;
-    int64_t heap_limit, step_limit; /* bytes; nodes in one run */
-    const atomic_bool *canceled;    /* looked at before each node */
+    const char (*forms)[BACKEND_FORM_MAX]; /* by node; those of dynamic nodes are read */
+    int64_t heap_limit, step_limit;        /* bytes; nodes in one run */
+    const atomic_bool *canceled;           /* looked at before each node */
 };
 
+#define DYNAMIC_GENERIC "dynamic@generic"
 /* The form that this machine would take. */
 void dynamic_form(const struct backends *b, char out[BACKEND_FORM_MAX]);
 bool dynamic_form_here(const struct backends *b, const char *form); /* all its isas are here */

@@ -20,12 +20,22 @@ struct frame {
     uint64_t seed;
 };
 
+/* The backends of a form, ref last. */
+struct dynamic_kernels {
+    char form[BACKEND_FORM_MAX];
+    struct backend *at[8];
+    int n;
+};
+#define DYNAMIC_FORMS_MAX 16
+
 struct dynamic {
     struct dynamic_config c;
     struct dynamic_graph *graphs; /* by address of g */
     int32_t n_graphs;
-    struct backend *backends[8];
-    int n_backends;
+    struct dynamic_kernels kernels[DYNAMIC_FORMS_MAX];
+    int n_kernels;
+    uint8_t *kernels_of;                 /* by node of the stage's graph */
+    const struct dynamic_kernels *using; /* by the node in progress */
     struct pool *pool;
     struct dyn_heap *heap;
     struct node_run *run;

@@ -67,17 +67,10 @@ static yk_err copy_config(struct exec *e, const struct exec_config *c, struct yk
     return shapes_infer(g, e->max_sizes, e->input_shapes, &e->max, why);
 }
 
-/* All dynamic nodes of a stage have one form. */
 static yk_err pick_dynamic(struct exec *e, int32_t node, const char *want, struct yk_diag *why)
 {
     const struct node *n = &e->graph->nodes[node];
-    for (int32_t i = 0; want && i < node; i++)
-        if (e->in_stage[i] && e->max.dynamic[i] && strcmp(e->forms[i], want) != 0)
-            return yk_fail(why, YK_UNSUPPORTED,
-                "node %d '%s' (%s): the form '%s' beside '%s' of node %d: one stage has "
-                "one form for nodes that depend on data",
-                (int)node, n->name, n->op->name, want, e->forms[i], (int)i);
-    if (want && (strlen(want) >= BACKEND_FORM_MAX || !dynamic_form_here(e->backends, want)))
+    if (want && !dynamic_form_here(e->backends, want))
         return yk_fail(why, YK_UNSUPPORTED, "node %d '%s' (%s): no backends here make the form '%s'", (int)node,
             n->name, n->op->name, want);
     if (want)
@@ -332,13 +325,14 @@ static yk_err open_dynamic(struct exec *e, const struct exec_config *c, struct y
         .max = &e->max,
         .weights = e->weights,
         .backends = e->backends,
+        .forms = (const char(*)[BACKEND_FORM_MAX])e->forms,
         .heap_limit = c->heap_limit > 0 ? c->heap_limit : EXEC_HEAP_LIMIT,
         .step_limit = c->step_limit > 0 ? c->step_limit : EXEC_STEP_LIMIT,
         .canceled = &e->canceled};
-    for (int32_t s = 0; s < e->n_segments && !d.form; s++)
-        if (!e->segments[s].backend)
-            d.form = e->forms[e->segments[s].nodes[0]];
-    if (!d.form)
+    bool any = false;
+    for (int32_t s = 0; s < e->n_segments; s++)
+        any |= !e->segments[s].backend;
+    if (!any)
         return YK_OK;
     yk_err err = dynamic_open(&d, &e->dynamic, why);
     if (!err)
