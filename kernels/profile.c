@@ -1,4 +1,6 @@
-#include "kernels/profile.h"
+#include "kernels/profile_priv.h"
+
+#include "kernels/dynamic.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -51,7 +53,7 @@ static yk_err run_once(struct backend *b, void *handle, const struct backend_run
 }
 
 /* Values in [-1, 1) for floats; known contents or zeros for the rest. */
-static void fill(void *data, const struct shape *s, const int64_t *content, struct yk_rng *rng)
+void profile_fill(void *data, const struct shape *s, const int64_t *content, struct yk_rng *rng)
 {
     int64_t n = shape_count(s), bytes = shape_bytes(s);
     if (s->dtype == DT_F32 || s->dtype == DT_F64) {
@@ -132,7 +134,7 @@ static yk_err bed_weight(struct bed *b, int32_t v, struct yk_rng *rng)
     if (w->data)
         memcpy(p, w->data, (size_t)bytes);
     else
-        fill(p, &w->shape, b->shapes->content[v], rng);
+        profile_fill(p, &w->shape, b->shapes->content[v], rng);
     b->made[b->n_made++] = p;
     b->weights[v] = p;
     return YK_OK;
@@ -164,7 +166,7 @@ static yk_err bed_init(struct bed *b, const struct graph *g, const struct shapes
         const struct shape *x = &s->of[b->in[i]];
         if (!(b->host[i] = yk_try_aligned((size_t)YK_MAX(shape_bytes(x), 1))))
             return YK_NOMEM;
-        fill(b->host[i], x, s->content[b->in[i]], &rng);
+        profile_fill(b->host[i], x, s->content[b->in[i]], &rng);
     }
     for (int32_t i = 0; i < n->n_out; i++)
         if (n->out[i] >= 0)
@@ -351,6 +353,30 @@ static yk_err timings_of(
     return err ? yk_fail(why, err, "no memory to profile node %d '%s'", (int)node, p->g->nodes[node].name) : YK_OK;
 }
 
+/* Nodes that run by their actual inputs: in the form of this machine and in the one that every machine has. */
+static yk_err dynamic_entries(struct profiler *p, const struct shapes *s, int64_t size, const int64_t *sizes,
+    void (*fn)(void *arg, const struct profile_entry *e), void *arg, struct yk_diag *why)
+{
+    char forms[2][BACKEND_FORM_MAX] = {DYNAMIC_GENERIC};
+    double *ms = s->n_dynamic ? yk_try_alloc((size_t)p->g->n_nodes + 1, sizeof(*ms)) : NULL;
+    yk_err err = YK_OK;
+    if (s->n_dynamic == 0)
+        return YK_OK;
+    if (!ms)
+        return yk_fail(why, YK_NOMEM, "no memory to profile");
+    dynamic_form(p->backends, forms[1]);
+    for (int f = 0; f < (strcmp(forms[0], forms[1]) ? 2 : 1) && !err; f++) {
+        err = profile_dynamic(p->g, p->backends, s, sizes, forms[f], ms, why);
+        for (int32_t i = 0; i < p->g->n_nodes && !err; i++)
+            if (s->dynamic[i]) {
+                struct profile_entry e = {.node = i, .form = forms[f], .size = size, .ms = ms[i]};
+                fn(arg, &e);
+            }
+    }
+    free(ms);
+    return err;
+}
+
 static yk_err profile_size(struct profiler *p, int64_t size, const int64_t *sizes, bool smallest,
     void (*fn)(void *arg, const struct profile_entry *e), void *arg, struct yk_diag *why)
 {
@@ -366,6 +392,8 @@ static yk_err profile_size(struct profiler *p, int64_t size, const int64_t *size
         }
         if (!smallest && now_ms() > p->deadline)
             break;
+        if (s.dynamic[i])
+            continue;
         shapes_node(p->g, &s, i, p->ctx);
         if ((err = timings_of(p, &s, i, &m, why)))
             break;
@@ -375,6 +403,8 @@ static yk_err profile_size(struct profiler *p, int64_t size, const int64_t *size
             fn(arg, &e);
         }
     }
+    if (!err)
+        err = dynamic_entries(p, &s, size, sizes, fn, arg, why);
     shapes_fini(&s);
     return err;
 }

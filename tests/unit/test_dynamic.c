@@ -10,7 +10,9 @@
 #include <cmocka.h>
 
 #include "common/cut.h"
+#include "kernels/dynamic.h"
 #include "kernels/exec.h"
+#include "kernels/profile.h"
 #include "tests/unit/onnx_held.h"
 
 static struct pool *pool;
@@ -518,6 +520,45 @@ static void forms(void **state)
     drop(&h);
 }
 
+struct seen {
+    int generic[8], own[8];
+};
+
+static void on_profile(void *arg, const struct profile_entry *p)
+{
+    struct seen *s = arg;
+    assert_true(p->ms >= 0 && p->node < 8);
+    if (!strcmp(p->form, DYNAMIC_GENERIC))
+        s->generic[p->node]++;
+    else
+        s->own[p->node]++;
+}
+
+/* Every node gets times; those that depend on data in the form that every machine has, and in this one's. */
+static void profiles(void **state)
+{
+    (void)state;
+    struct yk_buf b = {0};
+    struct held h;
+    struct seen seen = {{0}, {0}};
+    volatile bool cancel = false;
+    int64_t size = 1;
+    make_island(&b);
+    struct graph *g = accept(&h, &b);
+    assert_int_equal(profile_graph(g, &backends, &size, 1, NULL, 2000, &cancel, on_profile, &seen, &why), YK_OK);
+    assert_true(!seen.generic[0] && seen.own[0]);
+    for (int32_t i = 1; i < g->n_nodes; i++)
+        assert_true(seen.generic[i] + seen.own[i] > 0);
+    assert_true(seen.generic[1] == 1 && seen.own[1] <= 1);
+    drop(&h);
+    make_endless(&b, true); /* ends at the profile's limits, without a time */
+    g = accept(&h, &b);
+    memset(&seen, 0, sizeof seen);
+    assert_int_equal(profile_graph(g, &backends, &size, 1, NULL, 2000, &cancel, on_profile, &seen, &why), YK_OK);
+    assert_int_equal(seen.generic[1], 1);
+    drop(&h);
+}
+
 /* ---- functions ---- */
 
 struct fn {
@@ -702,6 +743,7 @@ int main(void)
         cmocka_unit_test(bad_values),
         cmocka_unit_test(dynamic_values_stay_inside),
         cmocka_unit_test(forms),
+        cmocka_unit_test(profiles),
         cmocka_unit_test(functions),
         cmocka_unit_test(bad_functions),
     };
