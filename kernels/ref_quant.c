@@ -1,10 +1,12 @@
 /* Quantised ops. Rounding is to nearest even, results saturate; what is accumulated in int32 wraps, as ONNX says. A
  * quotient x / scale is rounded to float32 before it is rounded to an integer, so that ties are those of a float32
  * division; NaN quantises to the zero point. */
+#include "kernels/conv.h"
 #include "kernels/iter.h"
 #include "kernels/ref.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Element at of an optional parameter; a scalar serves all. */
 static double scale_at(const struct tensor *t, int64_t at)
@@ -82,12 +84,20 @@ static yk_err run_dynamic_quantize(struct host_call *c)
 
 /* ---- products ---- */
 
+/* Both operands as int16. */
+static void sizes_operands(const struct op_ctx *c, struct backend_form *f)
+{
+    int64_t b = c->n_in > 4 ? 3 : 1;
+    f->workspace_bytes = (shape_count(c->in[0]) + shape_count(c->in[b])) * (int64_t)sizeof(int16_t);
+}
+
 struct product {
     struct host_call *c;
     int a, b;           /* inputs */
     int a_zero, b_zero; /* inputs of zero points */
     int64_t m, n, k;
     struct iter batch; /* out, a, b over the leading axes */
+    int16_t *left, *right;
 };
 
 /* Where a row's (column's) parameter lies: a scalar, one per row, or one per row of each matrix. */
@@ -99,12 +109,12 @@ static int64_t line_at(const struct host_call *c, int i, int64_t matrix, int64_t
     return p->shape.rank == 1 ? line : matrix * lines + line;
 }
 
-static int32_t dot(const struct product *p, int64_t a, int64_t b, int64_t a_zero, int64_t b_zero)
+/* Both are in int16 by now, less their zero points; B with its columns as rows. */
+static int32_t dot(const int16_t *a, const int16_t *b, int64_t n)
 {
-    const struct tensor *ta = &p->c->in[p->a], *tb = &p->c->in[p->b];
     uint32_t sum = 0;
-    for (int64_t k = 0; k < p->k; k++)
-        sum += (uint32_t)((ref_i(ta, a + k) - a_zero) * (ref_i(tb, b + k * p->n) - b_zero));
+    for (int64_t k = 0; k < n; k++)
+        sum += (uint32_t)(a[k] * b[k]);
     return (int32_t)sum;
 }
 
@@ -118,10 +128,8 @@ static void product_piece(void *arg, int64_t begin, int64_t end)
         int64_t batch = r / p->m, row = r % p->m, pos = batch % p->batch.inner;
         iter_at(&p->batch, batch / p->batch.inner, at);
         int64_t a = at[1] + pos * iter_step(&p->batch, 1), b = at[2] + pos * iter_step(&p->batch, 2);
-        int64_t a_zero = zero_at(c, p->a_zero, line_at(c, p->a_zero, a, row, p->m));
         for (int64_t col = 0; col < p->n; col++) {
-            int64_t b_zero = zero_at(c, p->b_zero, line_at(c, p->b_zero, b, col, p->n));
-            int32_t sum = dot(p, (a * p->m + row) * p->k, b * p->k * p->n + col, a_zero, b_zero);
+            int32_t sum = dot(p->left + (a * p->m + row) * p->k, p->right + (b * p->n + col) * p->k, p->k);
             if (!quantised) {
                 ((int32_t *)c->out[0].data)[r * p->n + col] = sum;
                 continue;
@@ -145,7 +153,20 @@ static yk_err multiply(struct host_call *c, struct product *p)
     b.rank = b.rank > 2 ? b.rank - 2 : 0;
     const struct shape *operands[] = {&y, &a, &b};
     iter_broadcast(&p->batch, operands, 3);
-    host_split(c, shape_count(&y) * p->m, 4 * p->n * p->k, product_piece, p);
+    const struct tensor *ta = &c->in[p->a], *tb = &c->in[p->b];
+    p->left = c->workspace;
+    p->right = p->left + tensor_count(ta);
+    for (int64_t i = 0, n = tensor_count(ta); i < n; i++) {
+        int64_t line = i / p->k;
+        int64_t zero = zero_at(c, p->a_zero, line_at(c, p->a_zero, line / p->m, line % p->m, p->m));
+        p->left[i] = (int16_t)(ref_i(ta, i) - zero);
+    }
+    for (int64_t i = 0, n = tensor_count(tb); i < n; i++) {
+        int64_t matrix = i / (p->k * p->n), row = i / p->n % p->k, col = i % p->n;
+        int64_t zero = zero_at(c, p->b_zero, line_at(c, p->b_zero, matrix, col, p->n));
+        p->right[(matrix * p->n + col) * p->k + row] = (int16_t)(ref_i(tb, i) - zero);
+    }
+    host_split(c, shape_count(&y) * p->m, p->n * (p->k / 8 + 10), product_piece, p);
     return YK_OK;
 }
 
@@ -163,37 +184,46 @@ static yk_err run_qlinear_matmul(struct host_call *c)
 
 /* ---- convolution: padding has the value of the zero point, so it adds nothing ---- */
 
+#define BLOCK 256 /* outputs of a row at a time */
+
 struct conv_job {
     struct host_call *c;
     struct conv_dims d;
     int x, w, x_zero, w_zero; /* inputs */
+    int16_t *image, *weight;  /* less their zero points */
 };
 
-static int32_t conv_sum(const struct conv_job *j, int64_t n, int64_t oc, const int64_t *at)
+/* Adds to sums what one tap gives to `n` outputs of a row from the first on. */
+static void add_tap(
+    const struct conv_dims *d, const int16_t *row, int16_t w, int64_t tap, int64_t first, int64_t n, uint32_t *sums)
+{
+    int64_t step = d->stride[2], off = tap * d->dilation[2] - d->pad_begin[2] + first * step;
+    int64_t lo = off < 0 ? (-off + step - 1) / step : 0;
+    int64_t hi = off < d->in[2] ? YK_MIN(n, (d->in[2] - 1 - off) / step + 1) : 0;
+    for (int64_t l = lo; l < hi; l++)
+        sums[l] += (uint32_t)(w * row[l * step + off]);
+}
+
+static void conv_row(
+    const struct conv_job *j, int64_t n, int64_t oc, int64_t y, int64_t x, int64_t first, int64_t count, uint32_t *sums)
 {
     const struct conv_dims *d = &j->d;
-    const struct tensor *x = &j->c->in[j->x], *w = &j->c->in[j->w];
     int64_t per_group = d->c / d->group, plane = d->in[0] * d->in[1] * d->in[2];
-    int64_t x_zero = zero_at(j->c, j->x_zero, 0), w_zero = zero_at(j->c, j->w_zero, oc);
-    int64_t tap = oc * per_group * d->k[0] * d->k[1] * d->k[2];
-    uint32_t sum = 0;
+    const int16_t *w = j->weight + oc * per_group * d->k[0] * d->k[1] * d->k[2];
+    memset(sums, 0, (size_t)count * sizeof(*sums));
     for (int64_t ch = 0; ch < per_group; ch++) {
-        int64_t base = (n * d->c + oc / (d->oc / d->group) * per_group + ch) * plane;
+        const int16_t *from = j->image + (n * d->c + oc / (d->oc / d->group) * per_group + ch) * plane;
         for (int64_t a = 0; a < d->k[0]; a++) {
-            int64_t i = at[0] * d->stride[0] + a * d->dilation[0] - d->pad_begin[0];
-            for (int64_t b = 0; b < d->k[1]; b++) {
-                int64_t k = at[1] * d->stride[1] + b * d->dilation[1] - d->pad_begin[1];
-                for (int64_t e = 0; e < d->k[2]; e++, tap++) {
-                    int64_t l = at[2] * d->stride[2] + e * d->dilation[2] - d->pad_begin[2];
-                    if (i < 0 || i >= d->in[0] || k < 0 || k >= d->in[1] || l < 0 || l >= d->in[2])
-                        continue;
-                    int64_t v = ref_i(x, base + (i * d->in[1] + k) * d->in[2] + l) - x_zero;
-                    sum += (uint32_t)(v * (ref_i(w, tap) - w_zero));
-                }
+            int64_t i = y * d->stride[0] + a * d->dilation[0] - d->pad_begin[0];
+            for (int64_t b = 0; b < d->k[1]; b++, w += d->k[2]) {
+                int64_t k = x * d->stride[1] + b * d->dilation[1] - d->pad_begin[1];
+                if (i < 0 || i >= d->in[0] || k < 0 || k >= d->in[1])
+                    continue;
+                for (int64_t e = 0; e < d->k[2]; e++)
+                    add_tap(d, from + (i * d->in[1] + k) * d->in[2], w[e], e, first, count, sums);
             }
         }
     }
-    return (int32_t)sum;
 }
 
 /* One piece is planes (image, output channel). */
@@ -205,18 +235,21 @@ static void conv_piece(void *arg, int64_t begin, int64_t end)
     bool quantised = c->n_in > 4;
     int64_t plane = d->out[0] * d->out[1] * d->out[2];
     for (int64_t p = begin; p < end; p++) {
-        int64_t n = p / d->oc, oc = p % d->oc, at[3], i = p * plane;
+        int64_t n = p / d->oc, oc = p % d->oc, i = p * plane;
         double scale = quantised ? ref_d(&c->in[1], 0) * scale_at(&c->in[4], oc) / ref_d(&c->in[6], 0) : 0;
-        int64_t bias = ref_has(c, 8) ? ref_i(&c->in[8], oc) : 0;
-        for (at[0] = 0; at[0] < d->out[0]; at[0]++)
-            for (at[1] = 0; at[1] < d->out[1]; at[1]++)
-                for (at[2] = 0; at[2] < d->out[2]; at[2]++, i++) {
-                    int32_t sum = (int32_t)((uint32_t)conv_sum(j, n, oc, at) + (uint32_t)bias);
+        uint32_t bias = ref_has(c, 8) ? (uint32_t)ref_i(&c->in[8], oc) : 0, sums[BLOCK];
+        for (int64_t r = 0; r < d->out[0] * d->out[1]; r++)
+            for (int64_t first = 0; first < d->out[2]; first += BLOCK) {
+                int64_t count = YK_MIN(BLOCK, d->out[2] - first);
+                conv_row(j, n, oc, r / d->out[1], r % d->out[1], first, count, sums);
+                for (int64_t l = 0; l < count; l++, i++) {
+                    int32_t sum = (int32_t)(sums[l] + bias);
                     if (quantised)
                         put_quantised(&c->out[0], i, sum * scale, zero_at(c, 7, 0));
                     else
                         ((int32_t *)c->out[0].data)[i] = sum;
                 }
+            }
     }
 }
 
@@ -225,8 +258,16 @@ static yk_err convolve(struct host_call *c, struct conv_job *j)
     yk_err err = op_conv_dims(c->node, &c->in[j->x].shape, &c->in[j->w].shape, &j->d, c->why);
     if (err)
         return err;
-    int64_t taps = j->d.c / j->d.group * j->d.k[0] * j->d.k[1] * j->d.k[2];
-    host_split(c, j->d.n * j->d.oc, 4 * taps * j->d.out[0] * j->d.out[1] * j->d.out[2], conv_piece, j);
+    conv_right_align(&j->d);
+    const struct tensor *x = &c->in[j->x], *w = &c->in[j->w];
+    int64_t taps = j->d.c / j->d.group * j->d.k[0] * j->d.k[1] * j->d.k[2], zero = zero_at(c, j->x_zero, 0);
+    j->image = c->workspace;
+    j->weight = j->image + tensor_count(x);
+    for (int64_t i = 0, n = tensor_count(x); i < n; i++)
+        j->image[i] = (int16_t)(ref_i(x, i) - zero);
+    for (int64_t i = 0, n = tensor_count(w); i < n; i++)
+        j->weight[i] = (int16_t)(ref_i(w, i) - zero_at(c, j->w_zero, i / taps));
+    host_split(c, j->d.n * j->d.oc, (taps + 10) * j->d.out[0] * j->d.out[1] * j->d.out[2], conv_piece, j);
     return YK_OK;
 }
 
@@ -242,17 +283,17 @@ static yk_err run_qlinear_conv(struct host_call *c)
     return convolve(c, &j);
 }
 
-#define ROW(name, fn)                                      \
-    {                                                      \
-        .domain = "", .op = name, .kind = "ref", .run = fn \
+#define ROW(name, size_fn, fn)                                               \
+    {                                                                        \
+        .domain = "", .op = name, .kind = "ref", .sizes = size_fn, .run = fn \
     }
 static const struct host_kernel rows[] = {
-    ROW("QuantizeLinear", run_quantize),
-    ROW("DequantizeLinear", run_dequantize),
-    ROW("DynamicQuantizeLinear", run_dynamic_quantize),
-    ROW("MatMulInteger", run_matmul_integer),
-    ROW("QLinearMatMul", run_qlinear_matmul),
-    ROW("ConvInteger", run_conv_integer),
-    ROW("QLinearConv", run_qlinear_conv),
+    ROW("QuantizeLinear", NULL, run_quantize),
+    ROW("DequantizeLinear", NULL, run_dequantize),
+    ROW("DynamicQuantizeLinear", NULL, run_dynamic_quantize),
+    ROW("MatMulInteger", sizes_operands, run_matmul_integer),
+    ROW("QLinearMatMul", sizes_operands, run_qlinear_matmul),
+    ROW("ConvInteger", sizes_operands, run_conv_integer),
+    ROW("QLinearConv", sizes_operands, run_qlinear_conv),
 };
 const struct host_rows ref_quant = {rows, (int)YK_COUNT(rows)};
