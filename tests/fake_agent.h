@@ -33,6 +33,8 @@ struct fake {
     double bytes_per_s, both_factor;
     int64_t memory_bytes;
     int64_t samples;                             /* of a NAME it holds */
+    const char *isa;                             /* of its backend; NULL: "generic" */
+    const char *gone;                            /* why it goes without another backend; NULL: it has all */
     int64_t sizes_major;                         /* version it claims; 0: ours */
     struct fake **others;                        /* NULL-ended: a dead or frozen peer stops the pipeline, as it would */
     bool stall_load, stall_probe, stall_profile; /* say nothing */
@@ -521,7 +523,7 @@ static void fake_hello(struct fake *f, struct chan *c, const char *kind, const c
     snprintf(url, sizeof(url), "mem://%s", f->name);
     urls[0] = url;
     struct wire_backend b = {.name = "ref",
-        .isa = "generic",
+        .isa = f->isa ? f->isa : "generic",
         .exact = true,
         .gflops = 1 / f->node_ms,
         .gbytes_per_s = 10,
@@ -539,7 +541,8 @@ static void fake_hello(struct fake *f, struct chan *c, const char *kind, const c
             .cores = 1,
             .threads = 1,
             .memory_bytes = f->memory_bytes,
-            .backends = {&b, 1}},
+            .backends = {&b, 1},
+            .refused = {&f->gone, f->gone ? 1 : 0}},
         .sensors = {.heat = "nominal", .memory_available_bytes = f->memory_bytes},
         .term = f->term,
         .purpose = purpose};

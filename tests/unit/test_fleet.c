@@ -227,6 +227,31 @@ static void same_identity_replaces(void **state)
     assert_int_equal(h->lost, 1);
 }
 
+/* An isa is gone for good only where an agent says that it goes without: one that is away may come back. */
+static void isa_that_is_gone(void **state)
+{
+    struct here *h = *state;
+    h->a.isa = "device-1";
+    fake_start(&h->a);
+    fake_start(&h->b);
+    run_ms(h, 500);
+    assert_true(fleet_has_isa(h->fleet, "device-1") && fleet_has_isa(h->fleet, "generic"));
+    assert_true(fleet_has_isa(h->fleet, "never-seen")); /* nobody said anything of it */
+    fake_freeze(&h->a);
+    run_ms(h, 2 * LEASE_MS);
+    assert_int_equal(agent_of(h, "pc")->state, FLEET_AWAY);
+    assert_true(fleet_has_isa(h->fleet, "device-1"));
+    h->a.frozen = false;
+    h->a.isa = NULL;
+    h->a.gone = "backend device was taken out: it gave NaN";
+    fake_start(&h->a);
+    run_ms(h, 1000);
+    assert_true(agent_of(h, "pc")->refused);
+    assert_false(fleet_has_isa(h->fleet, "device-1"));
+    assert_false(fleet_has_isa(h->fleet, "gener")); /* whole names only */
+    assert_true(fleet_has_isa(h->fleet, "generic"));
+}
+
 static void equal_names_are_told_apart(void **state)
 {
     struct here *h = *state;
@@ -564,6 +589,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(closed_connection_is_a_loss, setup, teardown),
         cmocka_unit_test_setup_teardown(bytes_that_vanish, setup, teardown),
         cmocka_unit_test_setup_teardown(same_identity_replaces, setup, teardown),
+        cmocka_unit_test_setup_teardown(isa_that_is_gone, setup, teardown),
         cmocka_unit_test_setup_teardown(equal_names_are_told_apart, setup, teardown),
         cmocka_unit_test_setup_teardown(other_major_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(bad_identity_is_refused, setup, teardown),
