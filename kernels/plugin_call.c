@@ -142,12 +142,14 @@ bool plugin_lost(struct backend *b, bool *hung, struct yk_diag *why)
 }
 
 /* Under lock: nothing more is asked of it; its thread is left to itself. */
-static yk_err quarantine(struct plugin *p, const char *what, int64_t limit_ms, struct yk_diag *why)
+static yk_err quarantine(
+    struct plugin *p, struct plugin_call *c, const char *what, int64_t limit_ms, struct yk_diag *why)
 {
     struct yk_diag text;
     yk_fail(&text, YK_TIMEOUT, "%s did not come back within %lld ms: it is quarantined and never called again", what,
         (long long)limit_ms);
     p->hung = true;
+    p->left = c;
     bool first = set_out(p, &text);
     pthread_detach(p->thread);
     if (first && !p->strict)
@@ -205,7 +207,7 @@ yk_err plugin_do(struct plugin *p, struct plugin_call *c, int64_t limit_ms, stru
     } else {
         while (!c->done && !err)
             if (pthread_cond_timedwait(&p->back, &p->lock, &until) == ETIMEDOUT && !c->done)
-                err = quarantine(p, c->what, limit_ms, why);
+                err = quarantine(p, c, c->what, limit_ms, why);
     }
     pthread_mutex_unlock(&p->lock);
     pthread_mutex_unlock(&p->turn);
@@ -260,7 +262,7 @@ yk_err plugin_wait(struct plugin *p, struct plugin_call *c, struct plugin_ticket
         }
         if (pthread_cond_timedwait(&p->back, &p->lock, &until) == ETIMEDOUT &&
             !(c->done && (t->done || c->status != YOKE_OK) && (!cancel || cancel->done)))
-            err = quarantine(p,
+            err = quarantine(p, c,
                 cancel && !cancel->done ? "cancel"
                 : c->done               ? "the run (its done)"
                                         : c->what,
@@ -272,7 +274,7 @@ yk_err plugin_wait(struct plugin *p, struct plugin_call *c, struct plugin_ticket
         err = answer(p, "run", t->status, t->why, why);
     else if (!err)
         err = answer(p, c->what, c->status, c->why, why);
-    if (!p->hung)
+    if (!p->hung || (cancel && cancel->done))
         free(cancel);
     pthread_mutex_unlock(&p->lock);
     pthread_mutex_unlock(&p->turn);

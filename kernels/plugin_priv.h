@@ -63,6 +63,8 @@ struct plugin {
     atomic_bool out; /* claims nothing any more */
     bool hung;       /* under lock: never called again */
     struct yk_diag lost;
+    struct plugin_call *left;           /* under lock, of a hung one: what was not answered ... */
+    struct plugin_device *left_devices; /* ... and memory that it may still touch: kept for ever */
 
     /* of the thread that runs */
     int failures; /* in a row */

@@ -14,6 +14,7 @@
 
 /* What the plug-in's thread may touch. Left alone for ever if that thread does not come back. */
 struct plugin_device {
+    struct plugin_device *next; /* of those that are left alone */
     struct plugin_view view;
     struct yoke_prepared prepared;
     bool is_prepared;
@@ -131,11 +132,18 @@ static void device_free(struct plugin_device *d)
 
 static void device_close(struct plugin *p, struct plugin_device *d)
 {
-    if (!d || plugin_is_hung(p)) /* then it stays for ever: its thread may still use it */
+    if (!d)
         return;
-    if ((d->is_prepared || d->n_buffers) && call(p, d, call_release, "release", p->config.timeout_ms, NULL) != YK_OK)
+    if ((d->is_prepared || d->n_buffers) && !plugin_is_hung(p))
+        call(p, d, call_release, "release", p->config.timeout_ms, NULL);
+    if (!plugin_is_hung(p)) {
+        device_free(d);
         return;
-    device_free(d);
+    }
+    pthread_mutex_lock(&p->lock); /* its thread may still use it */
+    d->next = p->left_devices;
+    p->left_devices = d;
+    pthread_mutex_unlock(&p->lock);
 }
 
 static yk_err device_open(struct plugin *p, const struct backend_segment *seg, const struct shapes *shapes,
