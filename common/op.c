@@ -1,4 +1,5 @@
-/* The op table: one row per op. To add an op: a row here, its rule in the family's file, a kernel in ref.
+/* The op table: one row per op. To add an op: a row here, its rule in the family's file, a kernel in ref, a template in
+ * tests/conformance/op_templates.h.
  *
  * Own ops (domain ai.yoke), made by passes_fuse:
  *   FusedConv X W [B] [R]: Conv with its attributes, then + R (same shape as Y), then the activation.
