@@ -178,16 +178,6 @@ static double float_value(enum dtype t, const void *data, int64_t i)
     }
 }
 
-/* Whether all that differs is that the expected bfloat16 were cut off where ours are rounded. */
-static bool cut_off(const struct onnx_value *got, const struct onnx_value *want)
-{
-    const uint16_t *a = got->data, *b = want->data;
-    for (int64_t i = 0; i < shape_count(&got->shape); i++)
-        if (a[i] != b[i] && a[i] != (uint16_t)(b[i] + 1))
-            return false;
-    return true;
-}
-
 static enum check_verdict compare_tensors(
     struct set *s, const char *name, const struct onnx_value *got, const struct onnx_value *want)
 {
@@ -205,8 +195,6 @@ static enum check_verdict compare_tensors(
             double x = float_value(t, got->data, i), y = float_value(t, want->data, i);
             if (x == y || (isnan(x) && isnan(y)) || fabs(x - y) <= ATOL + RTOL * fabs(y))
                 continue;
-            if (t == DT_BF16 && cut_off(got, want))
-                return skip(s, "wrong data: the expected bfloat16 of '%s' are cut off, not rounded", name);
             snprintf(s->reason, sizeof s->reason, "output '%s' %s: element %lld is %.9g, expected %.9g", name, b,
                 (long long)i, x, y);
             return CHECK_FAILED;
@@ -424,43 +412,14 @@ static void set_fini(struct set *s)
     graph_close(s->graph);
 }
 
-/* Published data sets that cannot be met, by the name of their test: wrong ones, and what somebody else's random
- * generator drew. NULL: nothing is known. */
-static const char *wrong_data(const char *name)
-{
-    static const char *const list[][2] = {
-        /* github.com/onnx/onnx/issues/2398 */
-        {"test_maxunpool_export_with_output_shape", "its indices count in a smaller tensor than the output"},
-        /* PyTorch and ONNX Runtime take the 2 elements that the output has, the data set 2.4 */
-        {"test_resize_downsample_scales_linear_align_corners", "it aligns the corners of an axis of 2.4 elements"},
-        {"test_resize_downsample_scales_cubic_align_corners", "it aligns the corners of an axis of 2.4 elements"},
-        {"test_adam_multiple", "it was computed with epsilon 0.01, which the model does not have"},
-        {"test_bernoulli", "the expected output is random"},
-        {"test_bernoulli_double", "the expected output is random"},
-        {"test_bernoulli_double_expanded", "the expected output is random"},
-        {"test_bernoulli_expanded", "the expected output is random"},
-        {"test_bernoulli_seed", "the expected output is random"},
-        {"test_bernoulli_seed_expanded", "the expected output is random"},
-        {"test_training_dropout", "the expected output is random"},
-        {"test_training_dropout_default", "the expected output is random"},
-        {"test_training_dropout_default_mask", "the expected output is random"},
-        {"test_training_dropout_mask", "the expected output is random"},
-    };
-    for (size_t i = 0; i < YK_COUNT(list); i++)
-        if (!strcmp(name, list[i][0]))
-            return list[i][1];
-    return NULL;
-}
-
 /* All data sets of one test: the worst verdict counts, a failure before a skip. */
 static yk_err run_test(struct check *c, const char *folder, const char *name, struct yk_diag *why)
 {
     char *model = yk_xasprintf("%s/model.onnx", folder), reason[REASON_MAX] = "";
-    const char *wrong = wrong_data(name);
     enum check_verdict verdict = CHECK_PASSED;
     yk_err err = YK_OK;
     int sets = 0;
-    for (; !err && !wrong; sets++) {
+    for (; !err; sets++) {
         char *data = yk_xasprintf("%s/test_data_set_%d", folder, sets);
         char *dump = c->dump ? yk_xasprintf("%s/%s/test_data_set_%d", c->dump, name, sets) : NULL;
         bool there = access(data, F_OK) == 0;
@@ -480,8 +439,7 @@ static yk_err run_test(struct check *c, const char *folder, const char *name, st
     }
     if (!err && sets == 0) {
         verdict = CHECK_SKIPPED;
-        snprintf(
-            reason, sizeof reason, "%s%s", wrong ? "wrong data: " : "there is no test_data_set_0", wrong ? wrong : "");
+        snprintf(reason, sizeof reason, "there is no test_data_set_0");
     }
     free(model);
     if (err)

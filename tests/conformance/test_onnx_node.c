@@ -24,9 +24,23 @@ static const struct {
     int floor;
 } folders[] = {{"node", 901}, {"pytorch-operator", 35}, {"pytorch-converted", 82}, {"simple", 15}};
 
+/* Published data that is wrong; ONNX Runtime and PyTorch do not give it either. They are failures like any other for
+ * the command, and expected here. */
+static const char *const wrong[][2] = {
+    {"test_maxunpool_export_with_output_shape", "its indices count in a smaller tensor than the output"},
+    {"test_resize_downsample_scales_linear_align_corners", "it aligns the corners of an axis of 2.4 elements"},
+    {"test_resize_downsample_scales_cubic_align_corners", "it aligns the corners of an axis of 2.4 elements"},
+    {"test_adam_multiple", "it was computed with epsilon 0.01, which the model does not have"},
+    {"test_cast_FLOAT_to_BFLOAT16", "its bfloat16 are cut off, not rounded"},
+};
+
 static void on_test(void *arg, const char *test, enum check_verdict verdict, const char *reason)
 {
-    (void)arg;
+    int *unexpected = arg;
+    bool known = false;
+    for (size_t i = 0; i < YK_COUNT(wrong); i++)
+        known = known || strcmp(test, wrong[i][0]) == 0;
+    *unexpected += verdict == CHECK_FAILED && !known;
     if (verdict == CHECK_FAILED || getenv("YOKE_NODE_VERBOSE"))
         print_message("%s %s: %s\n", check_verdicts[verdict], test, reason);
 }
@@ -38,7 +52,8 @@ static void all_of(const char *spec, bool passes, bool known, const char *folder
 {
     struct pool *pool;
     struct backends b;
-    struct check check = {.backends = &b, .passes = passes, .known = known, .on = on_test};
+    int unexpected = 0;
+    struct check check = {.backends = &b, .passes = passes, .known = known, .on = on_test, .arg = &unexpected};
     struct yk_diag why = {""};
     const char *slash = strrchr(folder, '/'), *name = slash ? slash + 1 : folder;
     if (access(folder, R_OK) != 0) {
@@ -53,7 +68,7 @@ static void all_of(const char *spec, bool passes, bool known, const char *folder
     pool_close(pool);
     print_message("%s, %s%s: %d passed, %d failed, %d skipped\n", spec, name, known ? ", known inputs" : "",
         check.count[CHECK_PASSED], check.count[CHECK_FAILED], check.count[CHECK_SKIPPED]);
-    assert_int_equal(check.count[CHECK_FAILED], 0);
+    assert_int_equal(unexpected, 0);
     assert_true(check.count[CHECK_PASSED] >= floor);
 }
 

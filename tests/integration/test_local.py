@@ -26,12 +26,13 @@ def judge(data, dump):
 def test_check_agrees_with_onnx():
     if not DATA.is_dir():
         raise Skip("no libonnx-testdata")
-    for name, floor in (("node", 900), ("pytorch-operator", 35), ("pytorch-converted", 82), ("simple", 15)):
+    # Five data sets of `node` are wrong (tests/conformance/test_onnx_node.c says how); they fail here and in check.py.
+    for name, floor, wrong in (("node", 900, 5), ("pytorch-operator", 35, 0), ("pytorch-converted", 82, 0), ("simple", 15, 0)):
         with tempfile.TemporaryDirectory() as dump:
-            done = local("check", DATA / name, f"--dump={dump}")
+            done = local("check", DATA / name, f"--dump={dump}", ok=False)
             last = done.out.strip().split("\n")[-1]
             passed, failed, skipped = counts(last)
-            assert passed >= floor and failed == 0, last
+            assert passed >= floor and failed == wrong and done.code == (1 if wrong else 0), last
             code, theirs, text = judge(DATA / name, dump)
             assert code == 0 and theirs == last, text
             for line in done.out.split("\n"):
