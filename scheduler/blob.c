@@ -12,10 +12,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#define UNMAP_US ((int64_t)3600 * 1000000)
+
 struct file {
     char *name;
     uint8_t *map; /* NULL: not yet */
     size_t len;
+    int64_t removed_us; /* 0: not */
 };
 
 struct entry {
@@ -123,6 +126,7 @@ void blobs_add(struct blobs *b, const char *hash, const char *file, int64_t at, 
         b->files = yk_xrealloc(b->files, ((size_t)b->n_files + 1) * sizeof *b->files);
         b->files[b->n_files++] = (struct file){.name = yk_xstrdup(file)};
     }
+    b->files[f].removed_us = 0;
     struct entry *e = slot(b, key);
     b->n += e->file < 0;
     memcpy(e->hash, key, HASH_BYTES);
@@ -138,6 +142,54 @@ static struct entry *find(const struct blobs *b, const char *hash)
         return NULL;
     struct entry *e = slot(b, key);
     return e->file < 0 ? NULL : e;
+}
+
+const char *blobs_file(const struct blobs *b, const char *hash)
+{
+    const struct entry *e = find(b, hash);
+    return e ? b->files[e->file].name : NULL;
+}
+
+const char *blobs_file_at(const struct blobs *b, int32_t i)
+{
+    return i >= b->n_files ? NULL : b->files[i].removed_us ? "" : b->files[i].name;
+}
+
+int64_t blobs_remove(struct blobs *b, const char *file, int64_t now_us)
+{
+    struct entry *old = b->table;
+    int64_t bytes = 0;
+    b->table = yk_xalloc(b->cap * sizeof *b->table);
+    b->n = 0;
+    for (size_t i = 0; i < b->cap; i++)
+        b->table[i].file = -1;
+    for (size_t i = 0; i < b->cap; i++) {
+        if (old[i].file < 0)
+            continue;
+        if (strcmp(b->files[old[i].file].name, file) == 0) {
+            bytes += old[i].bytes;
+            continue;
+        }
+        *slot(b, old[i].hash) = old[i];
+        b->n++;
+    }
+    free(old);
+    for (int32_t i = 0; i < b->n_files; i++)
+        if (strcmp(b->files[i].name, file) == 0)
+            b->files[i].removed_us = YK_MAX(now_us, (int64_t)1);
+    return bytes;
+}
+
+void blobs_unmap_removed(struct blobs *b, int64_t now_us)
+{
+    for (int32_t i = 0; i < b->n_files; i++) {
+        struct file *f = &b->files[i];
+        if (!f->removed_us || !f->map || now_us - f->removed_us < UNMAP_US)
+            continue;
+        munmap(f->map, f->len);
+        f->map = NULL;
+        f->len = 0;
+    }
 }
 
 bool blobs_find(const struct blobs *b, const char *hash, int64_t *bytes)
@@ -233,6 +285,7 @@ static yk_err finish(
         unlink(path);
     } else if (fsync(fd) != 0 || rename(path, final) != 0) {
         err = yk_fail(why, yk_err_from_errno(errno), "cannot keep %s: %s", final, strerror(errno));
+        unlink(path);
     } else {
         int dir = open(b->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (dir >= 0) {
@@ -272,6 +325,7 @@ yk_err blob_part_write(const struct blobs *b, const char *hash, int64_t offset, 
             continue;
         if (n <= 0) {
             err = yk_fail(why, yk_err_from_errno(errno), "cannot write %s: %s", path, strerror(errno));
+            unlink(path); /* what it holds is missing to others, and later uploads */
             goto out;
         }
         at += (size_t)n;

@@ -16,19 +16,27 @@ const char *blobs_dir(const struct blobs *b);
 
 /* A slice that is known: file is relative to dir. Replaces an older entry. */
 void blobs_add(struct blobs *b, const char *hash, const char *file, int64_t at, int64_t bytes);
+/* The file that holds it, NULL if it is not known. */
+const char *blobs_file(const struct blobs *b, const char *hash);
+/* All files by number, "" for one that was removed, NULL at the end. */
+const char *blobs_file_at(const struct blobs *b, int32_t i);
+/* Forgets everything that lies in a file and returns its bytes; the caller removes the file itself. What was mapped
+ * stays so for an hour, for transfers that are under way. */
+int64_t blobs_remove(struct blobs *b, const char *file, int64_t now_us);
+void blobs_unmap_removed(struct blobs *b, int64_t now_us);
 bool blobs_find(const struct blobs *b, const char *hash, int64_t *bytes); /* bytes may be NULL */
 /* The bytes, mapped for as long as b is open. YK_NOTFOUND; YK_IO names the file if it is gone or too short. */
 yk_err blobs_map(struct blobs *b, const char *hash, const uint8_t **data, int64_t *bytes, struct yk_diag *why);
 
-/* Removes uploads that nobody went on with for part_s seconds and outputs of jobs (job-*.npy) older than output_s. For
- * the thread that also writes uploads. */
+/* Removes uploads that nobody went on with for part_s seconds (-1: all) and outputs of jobs (job-*.npy) older than
+ * output_s. For the thread that also writes uploads. */
 void blobs_sweep(const struct blobs *b, int64_t part_s, int64_t output_s);
 
 /* ---- uploads; any thread, one at a time for one hash ---- */
 /* How many bytes of an unfinished upload are there. */
 int64_t blob_part_have(const struct blobs *b, const char *hash);
 /* Appends a part; offset must not leave a gap. When all of total is there the hash is checked and the file takes its
- * name: *complete. A wrong hash removes the upload: YK_FORMAT. Errors name what and the limit. */
+ * name: *complete. A wrong hash, and a write that failed, remove the upload. Errors name what and the limit. */
 yk_err blob_part_write(const struct blobs *b, const char *hash, int64_t offset, int64_t total, const void *data,
     size_t len, bool *complete, struct yk_diag *why);
 

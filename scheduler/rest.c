@@ -196,6 +196,15 @@ static void get_model(struct rest *r, struct http_request *q)
     yk_buf_free(&b);
 }
 
+static void delete_model(struct rest *r, struct http_request *q)
+{
+    char name[512];
+    if (http_segment(q, 2, name, sizeof name))
+        sched_model_remove(r->sched, name, reply_text, wait_for(r, q, 200));
+    else
+        http_reply_error(q, 400, "INVAL", "the model's name is malformed");
+}
+
 static void post_plan(struct rest *r, struct http_request *q)
 {
     sched_plan(r->sched, (const char *)q->body, q->body_len, reply_text, wait_for(r, q, 200));
@@ -389,6 +398,7 @@ static const struct route routes[] = {
     {"HEAD", "/v1/blobs/*", 0, NULL, get_blob},
     {"PUT", "/v1/blobs/*", BLOB_PART_LIMIT, "application/octet-stream", put_blob},
     {"GET", "/v1/models/*", 0, NULL, get_model},
+    {"DELETE", "/v1/models/*", 0, NULL, delete_model},
     {"POST", "/v1/plan", JOB_LIMIT, JSON_TYPE, post_plan},
     {"POST", "/v1/jobs", JOB_LIMIT, JSON_TYPE, post_job},
     {"GET", "/v1/jobs/*", 0, NULL, get_job},

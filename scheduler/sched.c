@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #define TICK_US 100000
-#define SWEEP_EVERY_US ((int64_t)3600 * 1000000)
-#define PART_S ((int64_t)24 * 3600)
+#define SWEEP_EVERY_US ((int64_t)900 * 1000000)
+#define PART_S ((int64_t)3600)
 #define OUTPUT_S ((int64_t)30 * 24 * 3600) /* as long as the rows of jobs stay */
 
 const char *sched_url(const struct sched *s)
@@ -54,225 +54,6 @@ struct model *sched_model_find(struct sched *s, const char *name)
         if (strcmp(m->name, name) == 0)
             return m; /* the newest of a name stands first */
     return NULL;
-}
-
-/* ---- uploads ---- */
-
-struct upload {
-    struct sched *s;
-    char hash[65];
-    int64_t offset, total, have;
-    void *data;
-    size_t len;
-    bool complete;
-    yk_err err;
-    struct yk_diag why;
-    sched_on_text fn;
-    void *arg;
-};
-
-static void answer_state(struct upload *u)
-{
-    char text[96];
-    snprintf(text, sizeof text, "{\"have\":%lld,\"complete\":%s}", (long long)u->have, u->complete ? "true" : "false");
-    u->fn(u->arg, u->err, u->err ? u->why.text : text);
-    free(u->data);
-    free(u);
-}
-
-static void part_run(void *arg)
-{
-    struct upload *u = arg;
-    u->err = blob_part_write(u->s->blobs, u->hash, u->offset, u->total, u->data, u->len, &u->complete, &u->why);
-    u->have = u->offset + (int64_t)u->len;
-}
-
-static void part_done(void *arg)
-{
-    struct upload *u = arg;
-    if (!u->err && u->complete) {
-        blobs_add(u->s->blobs, u->hash, u->hash, 0, u->total);
-        store_put_blob(u->s->store, u->hash, u->hash, 0, u->total);
-    }
-    answer_state(u);
-}
-
-static void state_run(void *arg)
-{
-    struct upload *u = arg;
-    if (!u->complete)
-        u->have = blob_part_have(u->s->blobs, u->hash);
-}
-
-static void state_done(void *arg)
-{
-    answer_state(arg);
-}
-
-/* The row of a blob is posted when its bytes are there. */
-static struct upload *upload_new(struct sched *s, const char *hash, sched_on_text fn, void *arg)
-{
-    struct upload *u = yk_xalloc(sizeof *u);
-    u->s = s;
-    snprintf(u->hash, sizeof u->hash, "%s", hash);
-    u->fn = fn;
-    u->arg = arg;
-    u->complete = blobs_find(s->blobs, hash, &u->have);
-    return u;
-}
-
-void sched_blob_part(struct sched *s, const char *hash, int64_t offset, int64_t total, const void *data, size_t len,
-    sched_on_text fn, void *arg)
-{
-    struct upload *u = upload_new(s, hash, fn, arg);
-    u->offset = offset;
-    u->total = total;
-    u->len = len;
-    if (u->complete) {
-        worker_post(s->content, state_run, state_done, u);
-        return;
-    }
-    u->data = yk_try_alloc(len + 1, 1);
-    if (!u->data) {
-        u->err = yk_fail(&u->why, YK_NOMEM, "no memory for a part of %zu bytes", len);
-        answer_state(u);
-        return;
-    }
-    memcpy(u->data, data, len);
-    worker_post(s->content, part_run, part_done, u);
-}
-
-void sched_blob_state(struct sched *s, const char *hash, sched_on_text fn, void *arg)
-{
-    struct upload *u = upload_new(s, hash, fn, arg);
-    worker_post(s->content, state_run, state_done, u);
-}
-
-/* ---- models ---- */
-
-struct adding {
-    struct sched *s;
-    char *name, *preprocess, blob[65];
-    struct model *model;
-    struct model_blob *slices;
-    size_t n_slices;
-    yk_err err;
-    struct yk_diag why;
-    sched_on_text fn;
-    void *arg;
-};
-
-static void add_run(void *arg)
-{
-    struct adding *a = arg;
-    a->err = model_import(blobs_dir(a->s->blobs), a->blob, a->s->config.eval, a->s->config.eval_arg, &a->model,
-        &a->slices, &a->n_slices, &a->why);
-}
-
-static void add_answer(void *arg, yk_err err, char *json)
-{
-    struct adding *a = arg;
-    (void)json;
-    struct model *m = a->model;
-    struct yk_buf b = {0};
-    struct json_out o;
-    json_out_init(&o, &b, 0);
-    json_open(&o, '{');
-    json_put_key(&o, "model");
-    json_put_str(&o, m->name);
-    json_put_key(&o, "graph");
-    json_put_str(&o, m->graph_hash);
-    json_put_key(&o, "bytes");
-    json_put_i64(&o, m->bytes);
-    json_put_key(&o, "nodes");
-    json_put_i64(&o, m->nodes);
-    json_put_key(&o, "weight_bytes");
-    json_put_i64(&o, m->weight_bytes);
-    json_put_key(&o, "inputs");
-    json_put_str(&o, m->inputs);
-    json_put_key(&o, "outputs");
-    json_put_str(&o, m->outputs);
-    json_put_key(&o, "preprocess");
-    json_put_str(&o, m->preprocess);
-    json_close(&o, '}');
-    yk_buf_add(&b, "", 1);
-    a->fn(a->arg, err, b.failed ? "{}" : (char *)b.data);
-    yk_buf_free(&b);
-    free(json);
-    free(a->name);
-    free(a);
-}
-
-static void add_flushed(void *arg)
-{
-    add_answer(arg, YK_OK, NULL);
-}
-
-static void add_done(void *arg)
-{
-    struct adding *a = arg;
-    struct sched *s = a->s;
-    if (a->err) {
-        a->fn(a->arg, a->err, a->why.text);
-        free(a->preprocess);
-        free(a->name);
-        free(a);
-        return;
-    }
-    struct model *m = a->model;
-    m->name = yk_xstrdup(a->name);
-    m->preprocess = a->preprocess;
-    a->preprocess = NULL;
-    m->id = ++s->next_model;
-    for (size_t i = 0; i < a->n_slices; i++) {
-        blobs_add(s->blobs, a->slices[i].hash, a->slices[i].file, a->slices[i].at, a->slices[i].bytes);
-        store_put_blob(s->store, a->slices[i].hash, a->slices[i].file, a->slices[i].at, a->slices[i].bytes);
-    }
-    model_slices_free(a->slices, a->n_slices);
-    m->next = s->models;
-    s->models = m;
-    struct store_model row = {.id = m->id,
-        .name = m->name,
-        .graph_hash = m->graph_hash,
-        .blob_hash = m->blob_hash,
-        .inputs = m->inputs,
-        .outputs = m->outputs,
-        .preprocess = m->preprocess,
-        .bytes = m->bytes,
-        .nodes = m->nodes,
-        .weight_bytes = m->weight_bytes};
-    store_put_model(s->store, &row);
-    log_info("model %s: %lld nodes, graph %.12s", m->name, (long long)m->nodes, m->graph_hash);
-    store_flush(s->store, add_flushed, a);
-}
-
-static bool valid_name(const char *name)
-{
-    size_t n = strlen(name);
-    if (n == 0 || n > 100)
-        return false;
-    return strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@") == n && name[0] != '.';
-}
-
-void sched_model_add(
-    struct sched *s, const char *name, const char *blob, const char *preprocess, sched_on_text fn, void *arg)
-{
-    if (!valid_name(name)) {
-        fn(arg, YK_INVAL, "name: 1 to 100 of letters, digits and ._-@, not beginning with a dot");
-        return;
-    }
-    if (!hash_is_hex(blob) || !blobs_find(s->blobs, blob, NULL)) {
-        fn(arg, YK_NOTFOUND, "blob: there is no such content; upload it with PUT /v1/blobs/SHA-256 first");
-        return;
-    }
-    struct adding *a = yk_xalloc(sizeof *a);
-    a->s = s;
-    a->name = yk_xstrdup(name);
-    a->preprocess = preprocess ? yk_xstrdup(preprocess) : NULL;
-    snprintf(a->blob, sizeof a->blob, "%s", blob);
-    a->fn = fn;
-    a->arg = arg;
-    worker_post(s->content, add_run, add_done, a);
 }
 
 /* ---- plans ---- */
@@ -516,6 +297,7 @@ static void on_tick(void *arg)
         worker_post(s->content, sweep_run, NULL, s);
     }
     s->tick = net_timer(s->net, TICK_US, on_tick, s);
+    sched_content_tick(s);
     planning_step(s);
     jobs_tick(s);
 }
@@ -579,6 +361,8 @@ yk_err sched_open(const struct sched_config *c, struct sched **out, struct yk_di
         err = store_open(&sc, &s->store, why);
     if (!err)
         err = blobs_open(dir, &s->blobs, why);
+    if (!err)
+        blobs_sweep(s->blobs, -1, OUTPUT_S); /* no upload and no import is on its way */
     if (!err)
         err = worker_open(c->net, "solver", c->threaded, &s->solver, why);
     if (!err)
@@ -650,9 +434,8 @@ void sched_close(struct sched *s)
         s->jobs = j->next;
         job_free(j);
     }
-    while (s->models) {
-        struct model *m = s->models;
-        s->models = m->next;
+    for (struct model *m; (m = s->models ? s->models : s->removed);) {
+        *(s->models ? &s->models : &s->removed) = m->next;
         model_free(m);
     }
     free(s);

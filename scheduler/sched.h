@@ -38,6 +38,9 @@ void sched_blob_state(struct sched *s, const char *hash, sched_on_text fn, void 
 /* The row of the model. preprocess: JSON that preprocess.h wrote, or NULL. */
 void sched_model_add(
     struct sched *s, const char *name, const char *blob, const char *preprocess, sched_on_text fn, void *arg);
+/* {"model","freed_bytes"}: its row and the content that no other model and no open job uses go. YK_STATE while jobs use
+ * it. */
+void sched_model_remove(struct sched *s, const char *name, sched_on_text fn, void *arg);
 /* What a model takes and gives (model_describe) into out. */
 yk_err sched_model_describe(struct sched *s, const char *name, struct yk_buf *out, struct yk_diag *why);
 /* A plan for a request like a job's (data not needed). */

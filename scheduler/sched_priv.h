@@ -50,8 +50,10 @@ struct sched {
     struct worker *solver, *content; /* plans; uploads and models, which take their time */
     struct net_listener *listener;
     struct model *models;
-    struct job *jobs;    /* that have not ended */
-    struct job *unsaved; /* that have, and whose rows may not say so yet */
+    struct model *removed; /* from models, until nothing can name them any more */
+    int adding;            /* models on their way in */
+    struct job *jobs;      /* that have not ended */
+    struct job *unsaved;   /* that have, and whose rows may not say so yet */
     struct planning *plannings;
     struct generation *generations, *ended;
     struct sched_waiter *waiters;
@@ -88,6 +90,10 @@ yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg
 yk_err dispatch_stream(void *sched, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink);
 void dispatch_sweep(struct sched *s, bool all); /* forgets ended generations after a while */
 void dispatch_fini(struct sched *s);
+
+/* ---- sched_content.c ---- */
+void sched_content_refused(struct sched *s, const char *blob); /* no model came of it: it goes, unless it is of use */
+void sched_content_tick(struct sched *s);
 
 /* ---- jobs_unsaved.c: until the disk has taken it ---- */
 void jobs_keep(struct sched *s, struct job *j); /* takes a job that has ended and writes its row, however often */

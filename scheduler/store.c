@@ -353,6 +353,23 @@ void store_put_blob(struct store *s, const char *hash, const char *file, int64_t
     post(w);
 }
 
+static void remove_by(struct store *s, int stmt, const char *key)
+{
+    struct work *w = work_new(s, stmt);
+    add_s(work_row(w), key);
+    post(w);
+}
+
+void store_remove_model(struct store *s, const char *name)
+{
+    remove_by(s, STORE_SQL_MODEL_REMOVE, name);
+}
+
+void store_remove_blob(struct store *s, const char *file)
+{
+    remove_by(s, STORE_SQL_BLOB_REMOVE, file);
+}
+
 void store_put_profile(
     struct store *s, const char *graph, const char *agent, const char *backends, const struct store_time *rows, int n)
 {

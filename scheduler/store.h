@@ -46,7 +46,9 @@ struct store_model {
 };
 void store_put_model(struct store *s, const struct store_model *m);
 void store_put_blob(struct store *s, const char *hash, const char *file, int64_t at, int64_t bytes);
-struct store_time { /* one row of an agent's profile of a graph */
+void store_remove_model(struct store *s, const char *name);
+void store_remove_blob(struct store *s, const char *file); /* everything that lies in it */
+struct store_time {                                        /* one row of an agent's profile of a graph */
     int32_t node;
     const char *form;
     int64_t size;

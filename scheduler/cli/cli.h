@@ -59,6 +59,7 @@ int cli_jobs(struct cli *c);
 int cli_job(struct cli *c);
 int cli_cancel(struct cli *c);
 int cli_model_add(struct cli *c);
+int cli_model_remove(struct cli *c);
 int cli_plan(struct cli *c);
 int cli_infer(struct cli *c);
 int cli_batch(struct cli *c);

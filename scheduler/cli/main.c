@@ -110,6 +110,7 @@ static const struct cli_command commands[] = {
     {"models", "", "The models that yoked holds.", NO_KEYS, 0, 0, cli_models},
     {"jobs", "", "Jobs, newest first.", NO_KEYS, 0, 0, cli_jobs},
     {"model add", "FILE.onnx", "Give yoked a model.", KEYS(keys_model_add), 1, 1, cli_model_add},
+    {"model remove", "NAME", "Take a model and its content from yoked.", NO_KEYS, 1, 1, cli_model_remove},
     {"plan", "MODEL", "Where the stages would go, and why.", KEYS(keys_plan), 1, 1, cli_plan},
     {"infer", "MODEL --input=[NAME=]FILE", "Run one sample or batch.", KEYS(keys_infer), 1, 1, cli_infer},
     {"batch", "MODEL --data=PATH|NAME", "Run a whole data set.", KEYS(keys_batch), 1, 1, cli_batch},

@@ -65,6 +65,25 @@ static void print_lines(const char *text)
     putchar('\n');
 }
 
+int cli_model_remove(struct cli *c)
+{
+    struct yk_diag why = {0};
+    struct json *answer = NULL;
+    char *name = job_percent(c->args.at[0]), *path = yk_xasprintf("/v1/models/%s", name);
+    yk_err err = cli_rest_call(c, "DELETE", path, NULL, &answer, &why);
+    if (!err && c->o.json) {
+        job_print_json(answer, 0);
+    } else if (!err) {
+        char freed[32];
+        table_scaled(json_f64(json_find(answer, "freed_bytes"), 0), "", freed);
+        printf("model %s removed, %s freed\n", c->args.at[0], freed);
+    }
+    json_free(answer);
+    free(path);
+    free(name);
+    return err ? cli_fail(err, &why) : CLI_DONE;
+}
+
 int cli_plan(struct cli *c)
 {
     struct yk_diag why = {0};

@@ -1,4 +1,5 @@
 """A fleet of real daemons on loopback, driven by the `yoke` command and REST, for the integration tests."""
+import hashlib
 import http.client
 import json
 import os

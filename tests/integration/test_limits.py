@@ -262,3 +262,78 @@ def test_wrong_words_in_flags_are_usage():
     for arguments in (("help",), ("local", "--help"), ("model", "--help")):
         done = subprocess.run([BIN / "yoke", *arguments], capture_output=True, text=True, timeout=20)
         assert done.returncode == 0 and "yoke " in done.stdout, (arguments, done)
+
+
+def _blobs(fleet):
+    return sorted(p.name for p in (fleet.db.parent / "blobs").iterdir())
+
+
+def test_content_goes():
+    """What was refused, broken off or removed leaves nothing behind; what others use stays."""
+    import onnx
+    with Fleet() as fleet:
+        bad = fleet.dir / "bad.onnx"
+        bad.write_bytes(b"no model at all\n" * 1000)
+        assert fleet.yoke("model", "add", bad, ok=False).code == 1
+        harness.wait_for("the refused file to go", lambda: not _blobs(fleet))
+        # An upload that breaks off is gone at the next start.
+        status, _ = fleet.request("PUT", f"/v1/blobs/{'0' * 64}?offset=0&total=1000", b"x" * 100,
+                                  {"Content-Type": "application/octet-stream"})
+        assert status == 200 and _blobs(fleet) == ["0" * 64 + ".part"]
+        fleet.kill("yoked", harness.signal.SIGTERM)
+        fleet.start_yoked()
+        assert _blobs(fleet) == []
+        # Two models of one graph's weights: each can go alone.
+        fleet.add_model(FMNIST, "one")
+        model = onnx.load(FMNIST)
+        last = model.graph.node[-1]
+        model.graph.node.append(onnx.helper.make_node("Relu", [last.output[0]], ["more"]))
+        model.graph.output[0].name = "more"
+        other = fleet.dir / "other.onnx"
+        onnx.save(model, other)
+        fleet.add_model(other, "two")
+        fleet.agent("pc")
+        import numpy
+        x = fleet.dir / "x.npy"
+        numpy.save(x, numpy.ones((1, 1, 28, 28), "float32"))
+        done = fleet.yoke("model", "remove", "two")
+        assert "removed" in done.out, done.out
+        assert [m["model"] for m in fleet.list("models")] == ["one"]
+        fleet.kill("yoked", harness.signal.SIGTERM)
+        fleet.start_yoked()
+        fleet.wait_alive("pc")
+        fleet.yoke("infer", "one", f"--input={x}")
+        status, answer = fleet.request("DELETE", "/v1/models/one")
+        assert status == 200 and answer["freed_bytes"] > 0, answer
+        left = harness.wait_for("the files to go", lambda: not [n for n in _blobs(fleet) if "." in n and not n.startswith("job-")])
+        assert left and fleet.list("models") == []
+        done = fleet.yoke("model", "remove", "one", ok=False)
+        assert done.code == 1 and "yoke models" in done.err, done.err
+        fleet.add_model(FMNIST, "one")  # and may come again
+        fleet.yoke("infer", "one", f"--input={x}")
+
+
+def test_model_in_use_stays():
+    with Fleet() as fleet:
+        fleet.add_model(FMNIST, "fmnist")
+        status, job = fleet.request("POST", "/v1/jobs", {"kind": "batch", "model": "fmnist", "data": {"name": "d"}, "source": "pc"})
+        assert status == 201, job
+        status, answer = fleet.request("DELETE", "/v1/models/fmnist")
+        assert status == 409 and f"job {job['job']}" in answer["text"], answer
+        fleet.yoke("cancel", job["job"])
+        status, answer = fleet.request("DELETE", "/v1/models/fmnist")
+        assert status == 200, answer
+
+
+def test_upload_on_a_full_disk_leaves_nothing():
+    """The part of an upload that failed goes, so that the next one has its room."""
+    with Fleet() as fleet:
+        data = os.urandom(1 << 20)
+        resource.prlimit(fleet.yoked.pid, resource.RLIMIT_FSIZE, (300 * 1024, resource.RLIM_INFINITY))
+        path = f"/v1/blobs/{harness.hashlib.sha256(data).hexdigest()}?offset=0&total={len(data)}"
+        status, answer = fleet.request("PUT", path, data, {"Content-Type": "application/octet-stream"})
+        assert status >= 400 and "cannot write" in answer["text"], answer
+        assert _blobs(fleet) == []
+        resource.prlimit(fleet.yoked.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        status, answer = fleet.request("PUT", path, data, {"Content-Type": "application/octet-stream"})
+        assert status == 200 and answer["complete"], answer
