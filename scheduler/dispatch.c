@@ -596,6 +596,11 @@ static void on_stats(struct sched *s, struct fleet_agent *a, struct generation *
         .send_ms = m->send_ms,
         .codec_error = m->codec_error};
     store_put_stage_time(s->store, &row);
+    if (g->job && m->codec_error > g->job->codec_error)
+        g->job->codec_error = m->codec_error;
+    else if (!g->job && m->codec_error > g->codec_error)
+        jobs_event(s, g->job_id, "codec", "relative RMS error of the codec %.2g", m->codec_error);
+    g->codec_error = YK_MAX(g->codec_error, m->codec_error);
     /* In-job timing beats the profile: what stages take corrects the agent's next predictions. */
     g->took[m->stage].compute_ms += m->compute_ms;
     g->took[m->stage].microbatches += m->microbatches;

@@ -67,6 +67,7 @@ struct job {
     int64_t plan_id, replans;
     int losses;           /* in a row without a result */
     int64_t deaths;       /* of yoked in a row while the job was being planned */
+    double codec_error;   /* the largest relative RMS error that an encoder reported; 0 if nothing was encoded */
     double run_ms;        /* of finished runs */
     int64_t run_start_us; /* of the one that runs; 0 */
     int64_t run_first_us, run_last_us, run_first_count,

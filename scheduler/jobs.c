@@ -268,6 +268,10 @@ void jobs_finish(struct sched *s, struct job *j)
             (double)j->correct / (double)j->labelled);
     else
         snprintf(text, sizeof text, "%lld samples in %.0f ms", (long long)j->done, j->run_ms);
+    if (j->codec_error > 0) {
+        size_t n = strlen(text);
+        snprintf(text + n, sizeof text - n, ", relative RMS error of the codec %.2g", j->codec_error);
+    }
     jobs_move(s, j, JOB_DONE, text);
 }
 

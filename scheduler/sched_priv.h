@@ -13,6 +13,7 @@ struct generation {
     int64_t id;
     struct job *job; /* NULL once it has ended */
     int64_t job_id, ended_us;
+    double codec_error; /* the largest that was reported */
     struct model *model;
     struct plan *plan;
     int64_t plan_id;

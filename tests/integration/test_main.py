@@ -191,6 +191,8 @@ def test_fp16_codec():
         rows = wait("the codec's error in v_stage_times", lambda: [
             r for r in sql(fleet, "select codec_error from v_stage_times where codec_error > 0")])
         assert rows and float(rows[0].split("|")[0]) < 1e-3
+        job = fleet.list("jobs")[0]["job"]
+        wait("the codec's error in the job's events", lambda: "error of the codec" in fleet.yoke("job", job).out)
 
 
 def sql(fleet, query):
