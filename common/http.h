@@ -20,6 +20,7 @@ struct http_request {
     const char *peer;
     int64_t content_length; /* what the headers promise; 0 if nothing */
     void *user;             /* the handler's */
+    char allow[48];         /* of a 405: the methods there are; "" */
 };
 
 struct http_on {
@@ -36,7 +37,7 @@ struct http_limits {     /* 0: the default in brackets */
     int64_t header_ms;   /* [10000] from the first byte to the end of the headers */
     int64_t body_ms;     /* [30000] without a byte of the body (4 KiB/s on the whole), or without progress of a reply */
     int64_t idle_ms;     /* [60000] between requests */
-    int max_connections; /* [256]; more get 503 and are closed */
+    int max_connections; /* [256]; more take the place of the longest idle one, or get 503 and are closed */
 };
 
 /* url: "http://127.0.0.1:7711"; port 0 picks one. "mem://NAME" on the net in memory. */

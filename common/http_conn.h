@@ -44,6 +44,7 @@ struct http_conn {
     int64_t whole_us; /* when the request was complete */
     size_t drained;   /* bytes thrown away after a refusal */
     bool peer_done;   /* the client sends no more */
+    int64_t idle_us;  /* since when it waits for a request */
     bool started;     /* a byte of a request came */
     bool complete;    /* it is with the handler */
     bool replied, close_after, lingering;

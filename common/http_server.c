@@ -17,7 +17,8 @@
 #define BODY_BYTES_PER_S 4096 /* a body that comes slower than this on the whole is cut off */
 #define LINGER_MS 1000        /* for a client to read its refusal before the connection is reset under it */
 #define LINGER_BYTES ((size_t)64 << 20)
-#define REFUSED_AT_ONCE 64 /* connections over the limit that get an answer before they are closed */
+#define REFUSED_AT_ONCE 64   /* connections over the limit that get an answer before they are closed */
+#define IDLE_SURE_US 1000000 /* idle for so long, a connection gives its place to a new one */
 #define REPLY_CHUNK ((size_t)256 << 10)
 
 struct http_server {
@@ -104,6 +105,7 @@ static void next_request(struct http_conn *c)
 {
     drop_reply(c);
     http_conn_begin(c);
+    c->idle_us = net_now_us(c->server->net);
     set_deadline(c, c->server->limits.idle_ms);
 }
 
@@ -327,8 +329,9 @@ static void reply(struct http_conn *c, int status, const char *content_type)
     metrics_add(c->complete ? METRIC_http_requests_total : METRIC_http_refused_total, 1);
     yk_buf_printf(&c->reply_head,
         "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nCache-Control: no-store\r\n"
-        "X-Content-Type-Options: nosniff\r\n%s\r\n",
-        status, http_conn_reason(status), content_type, c->reply_len, c->close_after ? "Connection: close\r\n" : "");
+        "X-Content-Type-Options: nosniff\r\n%s%s%s%s\r\n",
+        status, http_conn_reason(status), content_type, c->reply_len, c->request.allow[0] ? "Allow: " : "",
+        c->request.allow, c->request.allow[0] ? "\r\n" : "", c->close_after ? "Connection: close\r\n" : "");
     if (head)
         c->reply_at = c->reply_len;
     if (c->reply_head.failed || c->reply_body.failed)
@@ -382,9 +385,23 @@ void http_reply_error(struct http_request *r, int status, const char *error, con
 
 /* ---- the server ---- */
 
+/* The one that has waited longest for a request goes, if that is for long enough: a client that comes back opens
+ * another. */
+static void make_room(struct http_server *s)
+{
+    struct http_conn *oldest = NULL;
+    for (struct http_conn *c = s->connections; c; c = c->next)
+        if (!c->started && !c->replied && !c->busy && (!oldest || c->idle_us < oldest->idle_us))
+            oldest = c;
+    if (oldest && net_now_us(s->net) - oldest->idle_us >= IDLE_SURE_US)
+        end_connection(oldest);
+}
+
 static void on_accept(void *arg, struct net_conn *conn)
 {
     struct http_server *s = arg;
+    if (s->n >= s->limits.max_connections)
+        make_room(s);
     bool full = s->n >= s->limits.max_connections + REFUSED_AT_ONCE;
     struct http_conn *c = full ? NULL : yk_try_alloc(1, sizeof *c);
     if (!c) {
@@ -432,6 +449,8 @@ yk_err http_server_open(struct net *net, const char *url, const struct http_on *
         err = yk_fail(why, YK_INVAL, "'%s': REST takes http://HOST:PORT", url);
     if (!err)
         err = net_listen(net, stream_url, on_accept, s, &s->listener, why);
+    if (err == YK_BUSY)
+        yk_fail(why, err, "REST cannot listen at %s: another program has the port; end it, or give another", url);
     if (err) {
         free(s);
         return err;

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HELLO_US 10000000
+#define HELLO_US 5000000
+#define SILENT_US 1000000 /* so long without a hello, a connection gives its place to a new one */
 #define SAVE_EVERY_US 5000000
 #define MAX_REFUSED 8 /* backends of one agent that are named in the log */
 #define MAX_AGENTS 4096
@@ -20,6 +21,7 @@ struct fleet_guest {
     struct fleet_guest *next, **link;
     struct chan *chan;
     struct net_timer *timer;
+    int64_t since_us;
 };
 
 static const struct chan_on guest_on, control_on, blob_on;
@@ -391,6 +393,13 @@ static const struct chan_on guest_on = {guest_message, no_stream, guest_closed};
 void fleet_accept(void *fleet, struct net_conn *conn)
 {
     struct fleet *f = fleet;
+    struct fleet_guest *oldest = f->guests;
+    while (oldest && oldest->next)
+        oldest = oldest->next;
+    if (f->guests_n >= MAX_GUESTS && net_now_us(f->config.net) - oldest->since_us >= SILENT_US) {
+        net_timer_cancel(oldest->timer);
+        guest_timeout(oldest);
+    }
     if (f->guests_n >= MAX_GUESTS) {
         net_conn_close(conn);
         return;
@@ -403,6 +412,7 @@ void fleet_accept(void *fleet, struct net_conn *conn)
         g->next->link = &g->next;
     f->guests = g;
     f->guests_n++;
+    g->since_us = net_now_us(f->config.net);
     g->timer = net_timer(f->config.net, HELLO_US, guest_timeout, g);
     g->chan = chan_open(conn, &guest_on, g);
 }

@@ -173,6 +173,13 @@ void jobs_move(struct sched *s, struct job *j, enum job_state to, const char *re
     j->state = to;
     if (to == JOB_RUNNING && !j->started_ms)
         j->started_ms = jobs_now_ms();
+    char text[sizeof j->error];
+    if (to == JOB_WAITING && reason[0] && !strstr(reason, "source_wait_ms")) {
+        snprintf(text, sizeof text, "%.480s; it is waited for at most %lld s (source_wait_ms)", reason,
+            (long long)(deadline / 1000));
+        memcpy(j->error, text, sizeof text); /* reason may lie there */
+        reason = j->error;
+    }
     if (from != to && reason[0])
         jobs_event(s, j->id, job_state_name(to), "%s", reason);
     if (job_ended(to)) {
@@ -200,10 +207,25 @@ void jobs_fail(struct sched *s, struct job *j, const char *fmt, ...)
     jobs_move(s, j, JOB_FAILED, j->error);
 }
 
+/* Agents know each other by id; people know them by name. */
+static void put_names(struct sched *s, const char *why, char *text, size_t size)
+{
+    size_t n = 0;
+    text[0] = '\0';
+    while (*why && n + 1 < size) {
+        const struct fleet_agent *a = fleet_first(s->fleet);
+        while (a && strncmp(why, a->id, sizeof a->id - 1) != 0)
+            a = a->next;
+        int put = a ? snprintf(text + n, size - n, "%s", a->name) : snprintf(text + n, size - n, "%c", *why);
+        n += put > 0 ? (size_t)put : 0;
+        why += a ? strlen(a->id) : 1;
+    }
+}
+
 void jobs_lost(struct sched *s, struct job *j, const char *why)
 {
     char text[500];
-    snprintf(text, sizeof text, "%s", why);
+    put_names(s, why, text, sizeof text);
     dispatch_drop(s, j);
     stop_clock(s, j);
     if (job_ended(j->state))

@@ -395,7 +395,6 @@ static const struct route routes[] = {
     {"GET", "/metrics", 0, NULL, get_metrics},
     {"POST", "/v1/models", JSON_LIMIT, JSON_TYPE, post_model},
     {"GET", "/v1/blobs/*", 0, NULL, get_blob},
-    {"HEAD", "/v1/blobs/*", 0, NULL, get_blob},
     {"PUT", "/v1/blobs/*", BLOB_PART_LIMIT, "application/octet-stream", put_blob},
     {"GET", "/v1/models/*", 0, NULL, get_model},
     {"DELETE", "/v1/models/*", 0, NULL, delete_model},
@@ -427,21 +426,49 @@ static bool path_matches(const struct http_request *q, const char *pattern)
     return have == n;
 }
 
-static const struct route *find_route(const struct http_request *q, bool *known_path)
+static bool is_listing(const struct http_request *q)
 {
     char name[32], first[8];
+    return path_matches(q, "/*/*") && http_segment(q, 0, first, sizeof first) && strcmp(first, "v1") == 0 &&
+           http_segment(q, 1, name, sizeof name) && columns_find(name);
+}
+
+/* What may be read may be asked for its head. */
+static bool method_fits(const struct http_request *q, const char *method)
+{
+    return strcmp(method, q->method) == 0 || (strcmp(method, "GET") == 0 && strcmp(q->method, "HEAD") == 0);
+}
+
+static void add_allowed(struct http_request *q, const char *method)
+{
+    size_t at = strlen(q->allow);
+    if (!strstr(q->allow, method))
+        snprintf(q->allow + at, sizeof q->allow - at, "%s%s%s", at ? ", " : "", method,
+            strcmp(method, "GET") == 0 ? ", HEAD" : "");
+}
+
+static void find_allowed(struct http_request *q)
+{
+    for (size_t i = 0; i < YK_COUNT(routes); i++)
+        if (path_matches(q, routes[i].path))
+            add_allowed(q, routes[i].method);
+    if (is_listing(q))
+        add_allowed(q, "GET");
+}
+
+static const struct route *find_route(const struct http_request *q, bool *known_path)
+{
     static const struct route listing = {"GET", "", 0, NULL, get_listing};
     *known_path = false;
     for (size_t i = 0; i < YK_COUNT(routes); i++)
         if (path_matches(q, routes[i].path)) {
             *known_path = true;
-            if (strcmp(routes[i].method, q->method) == 0)
+            if (method_fits(q, routes[i].method))
                 return &routes[i];
         }
-    if (path_matches(q, "/*/*") && http_segment(q, 0, first, sizeof first) && strcmp(first, "v1") == 0 &&
-        http_segment(q, 1, name, sizeof name) && columns_find(name)) {
+    if (is_listing(q)) {
         *known_path = true;
-        if (strcmp(q->method, "GET") == 0)
+        if (method_fits(q, "GET"))
             return &listing;
     }
     return NULL;
@@ -482,10 +509,12 @@ static void on_headers(void *arg, struct http_request *q, size_t *max_body)
     }
     const struct route *route = find_route(q, &known);
     if (!route) {
-        if (known)
-            http_reply_error(q, 405, "UNSUPPORTED", "%s does not take %s", q->path, q->method);
-        else
+        if (known) {
+            find_allowed(q);
+            http_reply_error(q, 405, "UNSUPPORTED", "%s takes %s, not %s", q->path, q->allow, q->method);
+        } else {
             http_reply_error(q, 404, "NOTFOUND", "there is nothing at %.200s", q->path);
+        }
         return;
     }
     *max_body = route->max_body;

@@ -148,9 +148,14 @@ yk_err job_watch(struct cli *c, const char *id, struct json **row, struct yk_dia
         const char *state = json_str(json_find(job, "state"), "");
         if (ended(state))
             break;
-        char text[64] = "";
+        char text[240] = "";
+        const char *error = json_str(json_find(job, "error"), "");
         double rate = json_f64(json_find(job, "images_per_s"), 0);
-        snprintf(text, sizeof text, rate > 0 ? "%s, %.0f samples/s" : "%s", state, rate);
+        bar.still = strcmp(state, "running") != 0;
+        if (bar.still)
+            snprintf(text, sizeof text, "%s%s%s", state, error[0] ? ": " : "", error);
+        else
+            snprintf(text, sizeof text, rate > 0 ? "%s, %.0f samples/s" : "%s", state, rate);
         progress_show(&bar, json_i64(json_find(job, "done"), 0), json_i64(json_find(job, "samples"), 0), text);
         /* The long poll ends early when something happens. */
         char tail[80];

@@ -23,7 +23,7 @@ void progress_start(struct progress *p, bool tty, const char *label)
 static void left_text(const struct progress *p, double frac, double now, char *out, size_t size)
 {
     out[0] = '\0';
-    if (frac <= 0.02 || now - p->start_s < 1)
+    if (p->still || frac <= 0.02 || now - p->start_s < 1)
         return;
     int left = (int)((now - p->start_s) * (1 - frac) / frac + 0.5);
     if (left >= 60)

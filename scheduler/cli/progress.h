@@ -9,6 +9,7 @@ struct progress {
     const char *label;
     double last_s; /* of the last thing printed; 0: nothing yet */
     double start_s;
+    bool still; /* nothing moves: no time left is told */
 };
 
 void progress_start(struct progress *p, bool tty, const char *label);

@@ -519,6 +519,14 @@ static void connections_are_bounded(void **state)
     r[0] = dial();
     SAY(r[0], "GET / HTTP/1.1" HOST CRLF2);
     assert_non_null(strstr(heard(r[0]), " 200 OK"));
+    /* Whoever only holds a place gives it to one that asks. */
+    pass_ms(1100);
+    more = dial();
+    SAY(more, "GET / HTTP/1.1" HOST CRLF2);
+    assert_non_null(strstr(heard(more), " 200 OK"));
+    assert_int_equal(http_server_connections(server), 8);
+    assert_true(r[1]->ended);
+    hang_up(more);
     struct raw *flood[200];
     for (int i = 0; i < 200; i++)
         flood[i] = dial();

@@ -263,6 +263,14 @@ static void paths(void **state)
     expect_error(h, 400, "wait_ms", "GET", "/v1/jobs/1/events?wait_ms=99999999", "", "");
     expect_error(h, 405, "DELETE", "DELETE", "/v1/agents", "", "");
     expect_error(h, 405, "PUT", "PUT", "/v1/jobs", AS_JSON, "");
+    struct talk allowed;
+    assert_int_equal(ask(h, "PUT", "/v1/jobs", AS_JSON, "", &allowed), 405);
+    assert_non_null(strstr(allowed.got, "\r\nAllow: POST, GET, HEAD\r\n"));
+    talk_end(&allowed);
+    assert_int_equal(ask(h, "HEAD", "/v1/agents", "", "", &allowed), 200);
+    talk_end(&allowed);
+    expect_error(h, 404, "no job 1", "GET", "/v1/jobs/1/plan", "", "");
+    expect_error(h, 400, "empty", "POST", "/v1/jobs", AS_JSON, "");
     expect_error(h, 400, "hex", "GET", "/v1/blobs/abc", "", "");
     expect_error(h, 404, "", "PUT", "/v1/blobs/..%2f..", "Content-Type: application/octet-stream\r\n", "x");
     talk(h, "nonsense\r\n\r\n", 12, 3000, &t);
