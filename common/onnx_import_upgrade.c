@@ -185,7 +185,8 @@ static int rank_of(const struct upgrade *u, int32_t id)
     static const char *const keep[] = {"Relu", "LeakyRelu", "Sigmoid", "Tanh", "Clip", "BatchNormalization", "MaxPool",
         "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "LRN", "Dropout", "Identity", "Concat", "Softmax",
         "LogSoftmax", "Elu", "Selu", "Cast", "InstanceNormalization", "Transpose", "Pad", "Slice", "Split", "Exp",
-        "Log", "Sqrt", "Neg", "Abs", "PRelu", "Resize", "HardSigmoid", "HardSwish", "Softplus", "Erf"};
+        "Log", "Sqrt", "Neg", "Abs", "PRelu", "Resize", "HardSigmoid", "HardSwish", "Softplus", "Erf", "LpPool",
+        "GlobalLpPool", "MaxUnpool", "GridSample", "RoiAlign", "ReverseSequence"};
     const struct graph *g = u->scope->g;
     for (int step = 0; step < MAX_STEPS && id != YK_ABSENT; step++) {
         const struct value *v = &g->values[id];
@@ -451,11 +452,13 @@ static yk_err up_softmax(struct upgrade *u)
     return onnx_import_emit(u->im, u->scope, &step);
 }
 
-/* Upsample and the first Resize: (X, scales), asymmetric coordinates, floor. */
+/* Upsample and the first Resize: (X, scales), asymmetric coordinates, floor. Of opset 6: two scales of an image. */
 static yk_err up_resize(struct upgrade *u)
 {
     struct onnx_node *n = u->n;
-    const struct attr *scales = find_attr(n, "scales");
+    const struct attr *scales = find_attr(n, "scales"), *height = find_attr(n, "height_scale"),
+                      *width = find_attr(n, "width_scale");
+    struct attr *mode = find_attr(n, "mode");
     int32_t id = n->n_in > 1 ? n->in[1] : YK_ABSENT;
     yk_err err = YK_OK;
     if (!op_find("", "Resize"))
@@ -463,12 +466,20 @@ static yk_err up_resize(struct upgrade *u)
     if (scales && scales->kind == ATTR_FLOATS && id == YK_ABSENT) {
         struct shape shape = {.dtype = DT_F32, .rank = 1, .dims = {(int64_t)scales->n}};
         err = onnx_import_const(u->im, u->scope, n, "scales", &shape, scales->floats, &id);
+    } else if (height && width && height->kind == ATTR_FLOAT && width->kind == ATTR_FLOAT && id == YK_ABSENT) {
+        struct shape shape = {.dtype = DT_F32, .rank = 1, .dims = {4}};
+        const float v[] = {1, 1, height->f, width->f};
+        err = onnx_import_const(u->im, u->scope, n, "scales", &shape, v, &id);
     }
     if (err)
         return err;
     if (id == YK_ABSENT || n->n_in < 1)
         return node_error(u, "no scales");
+    if (mode && mode->kind == ATTR_STRING && strcmp(mode->s, "bilinear") == 0)
+        mode->s = "linear";
     drop_attr(n, "scales");
+    drop_attr(n, "height_scale");
+    drop_attr(n, "width_scale");
     n->op_type = "Resize";
     set_input(n, 1, YK_ABSENT);
     set_input(n, 2, id);

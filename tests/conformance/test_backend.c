@@ -259,6 +259,27 @@ static void gen_deconv_large(struct gen *c)
     graph_set_attr_ints(c->g, c->node, "pads", pads, 4);
 }
 
+static void gen_resize(struct gen *c)
+{
+    static const char *const coords[] = {"half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"};
+    static const char *const modes[] = {"linear", "linear", "nearest"};
+    static const float factors[] = {0.5f, 0.6f, 1, 1.5f, 2, 2.7f, 4};
+    int64_t x[4] = {-1, pick(c, 1, 5), odd(c), odd(c)}, four = 4;
+    int32_t in[3] = {
+        graphs_input(c->g, "x", DT_F32, 4, x), YK_ABSENT, graphs_weight(c->g, "scales", DT_F32, 1, &four, &c->r)};
+    float *scales = (float *)(uintptr_t)c->g->values[in[2]].data;
+    scales[0] = 1;
+    scales[1] = pick(c, 0, 5) ? 1 : 1.1f; /* keeps the size */
+    for (int i = 2; i < 4; i++) {
+        scales[i] = factors[pick(c, 0, (int64_t)YK_COUNT(factors) - 1)];
+        if ((float)x[i] * scales[i] < 1)
+            scales[i] = 1;
+    }
+    finish(c, "", "Resize", in, 3);
+    graph_set_attr_s(c->g, c->node, "mode", modes[pick(c, 0, 2)]);
+    graph_set_attr_s(c->g, c->node, "coordinate_transformation_mode", coords[pick(c, 0, 3)]);
+}
+
 static void rnn(struct gen *c, const char *op, int64_t gates, int64_t hidden, int64_t seq)
 {
     static const char *const directions[] = {"forward", "reverse", "bidirectional"};
@@ -469,6 +490,7 @@ static const struct recipe {
     {"data movement", gen_move, EXACT, CASES},
     {"Conv 3x3", gen_conv3, NMSE, 3 * CASES},
     {"depthwise", gen_depthwise, NMSE, 2 * CASES},
+    {"Resize", gen_resize, ULPS, 3 * CASES},
     {"ConvTranspose", gen_deconv, NMSE, 2 * CASES},
     {"ConvTranspose, large", gen_deconv_large, NMSE, 2},
     {"RNN, GRU, LSTM", gen_rnn, NMSE, CASES},

@@ -273,6 +273,53 @@ static void constants(void **state)
     refuse(&old, YK_FORMAT, "2 attributes");
 }
 
+/* Upsample in its three forms, and the first Resize, become the Resize that they meant. */
+static void upgrade_upsample(void **state)
+{
+    struct held h;
+    (void)state;
+    for (int form = 0; form < 4; form++) {
+        const float scales[] = {1, 1, 2, 3};
+        old_begin(form == 0 ? 6 : form == 1 ? 8 : form == 2 ? 9 : 10, "1,2,4,5");
+        size_t n;
+        if (form >= 2)
+            make_weight_f32(&old, "s", 4, scales);
+        n = make_node(&old, form == 3 ? "Resize" : "Upsample", form >= 2 ? "x,s" : "x", "y");
+        make_attr_s(&old, "mode", form == 0 ? "bilinear" : "linear", form == 0 ? 8 : 6);
+        if (form == 0) {
+            make_attr_f(&old, "height_scale", 2);
+            make_attr_f(&old, "width_scale", 3);
+        } else if (form == 1) {
+            size_t a = pb_begin(&old, 5);
+            pb_put_text(&old, 1, "scales");
+            for (int i = 0; i < 4; i++)
+                pb_put_f32(&old, 7, scales[i]);
+            pb_put_varint(&old, 20, 6);
+            pb_end(&old, a);
+        }
+        pb_end(&old, n);
+        struct graph *g = old_end(&h);
+        const struct node *node = &g->nodes[g->n_nodes - 1];
+        assert_string_equal(node->op->name, "Resize");
+        assert_string_equal(node_attr_s(node, "mode", ""), "linear");
+        assert_string_equal(node_attr_s(node, "coordinate_transformation_mode", ""), "asymmetric");
+        assert_string_equal(node_attr_s(node, "nearest_mode", ""), "floor");
+        assert_null(node_attr(node, "scales"));
+        assert_null(node_attr(node, "height_scale"));
+        assert_int_equal(node->n_in, 3);
+        assert_int_equal(node->in[1], YK_ABSENT);
+        const struct value *v = &g->values[node->in[2]];
+        assert_int_equal(v->shape.dims[0], 4);
+        assert_memory_equal(v->data, scales, sizeof scales);
+        drop(&h);
+    }
+    old_begin(8, "1,2,4,5");
+    make_plain(&old, "Upsample", "x", "y");
+    make_value(&old, 12, "y", 1, "-");
+    make_end(&old, old_graph);
+    refuse(&old, YK_FORMAT, "no scales");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -281,6 +328,7 @@ int main(void)
         cmocka_unit_test(upgrade_batchnorm_and_broadcast),
         cmocka_unit_test(upgrade_clip_in_half),
         cmocka_unit_test(constants),
+        cmocka_unit_test(upgrade_upsample),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
