@@ -190,7 +190,7 @@ static yk_err npy_of(struct data_files *f, struct npy *out, struct yk_diag *why)
     return err;
 }
 
-static yk_err use_npy_x(struct data_set *d, struct yk_diag *why)
+static yk_err use_npy_x(struct data_set *d, const struct data_options *o, struct yk_diag *why)
 {
     struct npy npy;
     yk_err err = npy_of(&d->x_file, &npy, why);
@@ -203,7 +203,8 @@ static yk_err use_npy_x(struct data_set *d, struct yk_diag *why)
     d->sample = npy.shape;
     d->sample.rank--;
     memmove(d->sample.dims, npy.shape.dims + 1, (size_t)d->sample.rank * sizeof d->sample.dims[0]);
-    if (npy.shape.dtype == DT_U8 && d->sample.rank >= 2) { /* images */
+    bool raw = o && o->target && o->target->dtype == DT_U8;        /* the model takes the bytes as they are */
+    if (npy.shape.dtype == DT_U8 && d->sample.rank >= 2 && !raw) { /* images */
         d->bytes = true;
         d->sample.dtype = DT_F32;
         if (d->sample.rank == 2)
@@ -229,11 +230,11 @@ static yk_err use_npy_y(struct data_set *d, struct yk_diag *why)
     return YK_OK;
 }
 
-static yk_err open_npy_folder(struct data_set *d, int dir, struct yk_diag *why)
+static yk_err open_npy_folder(struct data_set *d, int dir, const struct data_options *o, struct yk_diag *why)
 {
     yk_err err = data_files_open(dir, "x.npy", d->root, false, &d->x_file, why);
     if (!err)
-        err = use_npy_x(d, why);
+        err = use_npy_x(d, o, why);
     if (err || faccessat(dir, "y.npy", F_OK, 0) != 0)
         return err;
     err = data_files_open(dir, "y.npy", d->root, false, &d->y_file, why);
@@ -317,7 +318,7 @@ static yk_err open_fd(int fd, const char *path, const char *root, const struct d
         if (!err) {
             free(d->x_file.path);
             d->x_file.path = yk_xstrdup(path);
-            err = use_npy_x(d, why);
+            err = use_npy_x(d, o, why);
         }
     } else if (strcmp(split, "t10k") != 0 && strcmp(split, "train") != 0) {
         err = yk_fail(why, YK_INVAL, "split '%s': train or t10k", split);
@@ -328,7 +329,7 @@ static yk_err open_fd(int fd, const char *path, const char *root, const struct d
         if (faccessat(fd, plain, F_OK, 0) == 0 || faccessat(fd, packed, F_OK, 0) == 0)
             err = open_idx(d, fd, split, why);
         else if (faccessat(fd, "x.npy", F_OK, 0) == 0)
-            err = open_npy_folder(d, fd, why);
+            err = open_npy_folder(d, fd, o, why);
         else if (data_cifar_here(fd))
             err = open_cifar(d, fd, strcmp(split, "train") == 0, why);
         else if ((err = open_images(d, fd, path, root, o, why)) == YK_NOTFOUND)
@@ -395,7 +396,7 @@ yk_err data_open_memory(const void *x, size_t x_len, const void *y, size_t y_len
 {
     struct data_set *d = yk_xalloc(sizeof *d);
     data_files_memory("x", x, x_len, &d->x_file);
-    yk_err err = use_npy_x(d, why);
+    yk_err err = use_npy_x(d, o, why);
     if (!err && y) {
         data_files_memory("y", y, y_len, &d->y_file);
         err = use_npy_y(d, why);

@@ -106,6 +106,8 @@ static yk_err read_inputs(struct cli *c, struct infer *f, struct yk_diag *why)
         err = read_input(c, f, i, why);
         if (!err && g->values[g->inputs[i]].dtype == DT_BF16 && shape->dtype == DT_U16)
             shape->dtype = DT_BF16; /* as tensors_write has it */
+        if (!err && g->values[g->inputs[i]].dtype == DT_F32 && shape->dtype == DT_U8 && shape->rank >= 3)
+            err = tensors_pixels(shape, &f->in[i].data, why);
         f->shapes[i] = shape;
     }
     return err ? err : local_sizes(g, f->shapes, f->l.sizes, why);

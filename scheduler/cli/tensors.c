@@ -189,6 +189,22 @@ out:
     return err;
 }
 
+yk_err tensors_pixels(struct shape *shape, void **data, struct yk_diag *why)
+{
+    int64_t n = shape_count(shape);
+    float *wide = yk_try_aligned((size_t)n * sizeof *wide + 1);
+    if (!wide)
+        return yk_fail(why, YK_NOMEM, "no memory for %lld pixels", (long long)n);
+    for (int64_t i = 0; i < n; i++)
+        wide[i] = (float)((const uint8_t *)*data)[i] / 255.0f;
+    free(*data);
+    *data = wide;
+    if (shape->rank == 3)
+        *shape = (struct shape){.rank = 4, .dims = {shape->dims[0], 1, shape->dims[1], shape->dims[2]}};
+    shape->dtype = DT_F32;
+    return YK_OK;
+}
+
 yk_err tensors_write(const char *path, const struct shape *shape, const void *data, struct yk_diag *why)
 {
     struct yk_buf file = {0};

@@ -22,6 +22,8 @@ yk_err tensors_outputs(
 
 /* A .npy file: its shape, and its data in 64-byte aligned memory (free()). Errors name the file. */
 yk_err tensors_read(const char *path, struct shape *shape, void **data, struct yk_diag *why);
+/* Bytes [N,(C,)H,W] become float32 / 255 [N,C,H,W], as a data set's pixels do; data is replaced. */
+yk_err tensors_pixels(struct shape *shape, void **data, struct yk_diag *why);
 yk_err tensors_write(const char *path, const struct shape *shape, const void *data, struct yk_diag *why);
 
 #endif

@@ -92,3 +92,27 @@ def test_wrong_inputs_are_named():
         answer = fleet.yoke("plan", "m", "--size=Q=3", ok=False)
         assert answer.code == 1 and "'Q'" in answer.err, answer.err
         fleet.yoke("plan", "m", "--size=L=9")
+
+
+def test_bytes_are_pixels_or_bytes():
+    """uint8 data is pixels for a float input and bytes for a uint8 input, here and in the fleet alike."""
+    with Fleet() as fleet:
+        fleet.agent("pc")
+        f, b = TensorProto.FLOAT, TensorProto.UINT8
+        random = numpy.random.default_rng(9)
+        for name, dtype, dims, nodes in (
+                ("pixels", f, ["N", 1, 4, 5], [helper.make_node("ReduceMean", ["x"], ["y"], axes=[2, 3], keepdims=0)]),
+                ("bytes", b, ["N", 4, 5, 3], [helper.make_node("Cast", ["x"], ["c"], to=f),
+                                              helper.make_node("ReduceMean", ["c"], ["y"], axes=[1, 2], keepdims=0)])):
+            graph = helper.make_graph(nodes, name, [helper.make_tensor_value_info("x", dtype, dims)],
+                                      [helper.make_tensor_value_info("y", f, ["N", None])])
+            model = fleet.dir / f"{name}.onnx"
+            onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), str(model))
+            x = random.integers(0, 256, (3, 4, 5) if name == "pixels" else (3, 4, 5, 3), dtype="uint8")
+            numpy.save(fleet.dir / "x.npy", x)
+            want = x.reshape(3, 1, 4, 5).mean(axis=(2, 3)) / 255 if name == "pixels" else x.mean(axis=(1, 2))
+            fleet.add_model(model, name)
+            fleet.yoke("infer", name, f"--input={fleet.dir}/x.npy", f"--output={fleet.dir}/fleet.npy")
+            local("infer", model, f"--input={fleet.dir}/x.npy", f"--output={fleet.dir}/local.npy")
+            assert same_file(fleet.dir / "fleet.npy", fleet.dir / "local.npy"), name
+            assert abs(numpy.load(fleet.dir / "local.npy") - want).max() < 1e-4, name
