@@ -61,7 +61,7 @@ static void test_bad_text(void **state)
         struct yk_diag why = {{0}};
         assert_int_equal(json_parse(bad[i], strlen(bad[i]), &doc, &why), YK_FORMAT);
         assert_null(doc);
-        assert_memory_equal(why.text, "line ", 5);
+        assert_non_null(strstr(why.text, bad[i][0] ? "line " : "empty"));
     }
     struct json *doc = NULL;
     struct yk_diag why = {{0}};
