@@ -7,9 +7,20 @@
 
 #include "common/passes_rewrite.h"
 
+#define INLINE_ROUNDS 20
+
 yk_err passes_infer(struct graph *g, passes_eval eval, void *arg, struct yk_diag *why)
 {
     yk_err err = passes_fold_constants(g, eval, arg, why);
+    for (int round = 0; round < INLINE_ROUNDS && !err; round++) { /* a branch may hold another If */
+        bool changed = false;
+        err = pass_inline_ifs(g, &changed, why);
+        if (err || !changed)
+            break;
+        err = passes_fold_constants(g, eval, arg, why);
+    }
+    if (!err && pass_hoist_weights(g))
+        err = yk_fail(why, YK_NOMEM, "no memory for the weights of subgraphs");
     if (!err)
         err = passes_fold_batchnorm(g, why);
     if (!err)

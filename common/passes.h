@@ -18,7 +18,8 @@ yk_err passes_fold_batchnorm(struct graph *g, struct yk_diag *why);
  * bias Add
  * + Relu likewise (FusedGemm). Only where the intermediate value has no other use. */
 yk_err passes_fuse(struct graph *g, struct yk_diag *why);
-/* All of the above in order, then sort and prune: the canonical inference graph. */
+/* All of the above in order, with If of a known condition given way to its branch and large weights of subgraphs moved
+ * to g, then sort and prune: the canonical inference graph. */
 yk_err passes_infer(struct graph *g, passes_eval eval, void *arg, struct yk_diag *why);
 
 #endif

@@ -46,4 +46,9 @@ yk_err pass_drop_noops(struct graph *g, bool *changed, struct yk_diag *why);
 yk_err pass_fuse_layernorm(struct graph *g, struct yk_diag *why);
 yk_err pass_fold_shapes(struct graph *g, bool *changed, struct yk_diag *why);
 
+/* passes_control.c. Weights of subgraphs above a few bytes become captures of weights of g. */
+yk_err pass_hoist_weights(struct graph *g);
+/* Every If of g itself whose condition is the same at every size becomes its branch. */
+yk_err pass_inline_ifs(struct graph *g, bool *changed, struct yk_diag *why);
+
 #endif

@@ -10,8 +10,10 @@
 #include <cmocka.h>
 
 #include "common/cut.h"
+#include "common/passes.h"
 #include "kernels/dynamic.h"
 #include "kernels/exec.h"
+#include "kernels/fold.h"
 #include "kernels/profile.h"
 #include "tests/unit/onnx_held.h"
 
@@ -373,6 +375,88 @@ static void refused_at_import(void **state)
     make_value(&b, 12, "y", 1, "-");
     make_end(&b, m);
     refuse(&b, YK_FORMAT, "it has no subgraph 'then_branch'");
+}
+
+/* If(c): x + w[32] by a Loop of two trips inside the branch, else x; w lives in the body. known: c is a constant. */
+static void make_deep_weight(struct yk_buf *b, bool known)
+{
+    float w[32];
+    int64_t trips = 2;
+    for (int i = 0; i < 32; i++)
+        w[i] = (float)i;
+    size_t m = make_model(b, 16);
+    make_value(b, 11, "x", 1, "32");
+    if (known)
+        make_bool(b, "c", true);
+    else
+        make_value(b, 11, "c", 9, "");
+    size_t n = make_node(b, "If", "c", "y");
+    struct sub s = sub_begin(b, "then_branch");
+    make_ints(b, "trips", &trips, 1, true);
+    size_t loop = make_node(b, "Loop", "trips,,x", "h");
+    struct sub body = sub_begin(b, "body");
+    make_value(b, 11, "i", 7, "");
+    make_value(b, 11, "on", 9, "");
+    make_value(b, 11, "v", 1, "-");
+    make_weight_f32(b, "w", 32, w);
+    make_plain(b, "Identity", "on", "on_out");
+    make_plain(b, "Add", "v,w", "v_out");
+    make_value(b, 12, "on_out", 9, "");
+    make_value(b, 12, "v_out", 1, "-");
+    sub_end(b, body);
+    pb_end(b, loop);
+    make_value(b, 12, "h", 1, "-");
+    sub_end(b, s);
+    s = sub_begin(b, "else_branch");
+    make_plain(b, "Identity", "x", "same");
+    make_value(b, 12, "same", 1, "-");
+    sub_end(b, s);
+    pb_end(b, n);
+    make_value(b, 12, "y", 1, "-");
+    make_end(b, m);
+}
+
+static yk_err weight_of(void *arg, int32_t value, const void **data, struct yk_diag *w)
+{
+    (void)value;
+    (void)w;
+    *data = arg;
+    return YK_OK;
+}
+
+/* The weight ends in the outermost graph, where a skeleton addresses it by hash; an If of a known condition is gone. */
+static void passes_reach_inside(void **state)
+{
+    (void)state;
+    for (int known = 0; known < 2; known++) {
+        struct yk_buf b = {0}, skeleton = {0};
+        struct held h, again;
+        struct run r = {.e = NULL};
+        make_deep_weight(&b, known);
+        struct graph *g = accept(&h, &b);
+        assert_int_equal(passes_infer(g, fold_eval, NULL, &why), YK_OK);
+        assert_string_equal(g->nodes[0].op->name, known ? "Loop" : "If");
+        assert_int_equal(g->n_nodes, 1);
+        int32_t w = graph_find_value(g, "w");
+        assert_true(w >= 0 && g->values[w].kind == VALUE_WEIGHT);
+        assert_int_equal(onnx_export_skeleton(g, &skeleton, &why), YK_OK);
+        assert_true(skeleton.len < 700);
+        struct graph *back = accept(&again, &skeleton);
+        assert_memory_equal(back->hash, g->hash, sizeof g->hash);
+        assert_null(back->values[graph_find_value(back, "w")].data);
+        struct exec_config c = {.graph = back,
+            .backends = &backends,
+            .weight = weight_of,
+            .weight_arg = (void *)(uintptr_t)g->values[w].data};
+        assert_int_equal(exec_open(&c, &r.e, &why), YK_OK);
+        r.in[0] = tensor(DT_F32, DIMS(32), 1);
+        r.in[1] = tensor(DT_BOOL, NULL, 0, 1);
+        assert_int_equal(go(&r), YK_OK);
+        assert_true(element(r.out[0], 31) == 32 + 2 * 31);
+        r.h = again;
+        close_run(&r);
+        drop(&h);
+    }
 }
 
 /* ---- sequences and optionals ---- */
@@ -740,6 +824,7 @@ int main(void)
         cmocka_unit_test(huge_trip_count),
         cmocka_unit_test(if_shapes),
         cmocka_unit_test(refused_at_import),
+        cmocka_unit_test(passes_reach_inside),
         cmocka_unit_test(bad_values),
         cmocka_unit_test(dynamic_values_stay_inside),
         cmocka_unit_test(forms),
