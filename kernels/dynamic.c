@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "kernels/ref.h"
 
@@ -419,6 +420,13 @@ static yk_err run_kernel(struct dynamic *d, struct frame *f, const struct node *
     return YK_OK;
 }
 
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
 static yk_err check_going(struct dynamic *d, struct yk_diag *why)
 {
     if (atomic_load_explicit(d->c.canceled, memory_order_relaxed))
@@ -426,6 +434,8 @@ static yk_err check_going(struct dynamic *d, struct yk_diag *why)
     if (++d->steps > d->c.step_limit)
         return yk_fail(why, YK_LIMIT, "the run took more than %lld steps (step_limit): does a Loop ever end?",
             (long long)d->c.step_limit);
+    if (d->c.time_limit_ms > 0 && now_ms() - d->begun_ms > d->c.time_limit_ms)
+        return yk_fail(why, YK_TIMEOUT, "the run took more than %.0f ms", d->c.time_limit_ms);
     return YK_OK;
 }
 
@@ -533,6 +543,7 @@ void dynamic_begin(struct dynamic *d, const struct dynamic_run *run)
     d->now = *run;
     d->root.seed = run->seed;
     d->steps = 0;
+    d->begun_ms = now_ms();
 }
 
 void dynamic_end(struct dynamic *d)

@@ -24,6 +24,7 @@ struct dynamic_config {
     struct backends *backends;
     const char (*forms)[BACKEND_FORM_MAX]; /* by node; those of dynamic nodes are read */
     int64_t heap_limit, step_limit;        /* bytes; nodes in one run */
+    double time_limit_ms;                  /* of one run, looked at before each node; 0: none */
     const atomic_bool *canceled;           /* looked at before each node */
 };
 

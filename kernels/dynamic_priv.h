@@ -42,6 +42,7 @@ struct dynamic {
     struct dynamic_run now;
     struct frame root;
     int64_t steps, held;
+    double begun_ms;
 };
 
 /* A subgraph once: in and out by its inputs and outputs; the caller becomes a user of each out. trip: mixes the seed,

@@ -328,6 +328,7 @@ static yk_err open_dynamic(struct exec *e, const struct exec_config *c, struct y
         .forms = (const char(*)[BACKEND_FORM_MAX])e->forms,
         .heap_limit = c->heap_limit > 0 ? c->heap_limit : EXEC_HEAP_LIMIT,
         .step_limit = c->step_limit > 0 ? c->step_limit : EXEC_STEP_LIMIT,
+        .time_limit_ms = c->time_limit_ms,
         .canceled = &e->canceled};
     bool any = false;
     for (int32_t s = 0; s < e->n_segments; s++)

@@ -20,8 +20,9 @@ struct exec_config {
     yk_err (*weight)(void *arg, int32_t value, const void **data, struct yk_diag *why);
     void *weight_arg;
     bool weights_variable;
-    int64_t heap_limit; /* bytes of values whose size depends on data, at one time; 0: EXEC_HEAP_LIMIT */
-    int64_t step_limit; /* dynamic nodes that one run executes, subgraphs included; 0: EXEC_STEP_LIMIT */
+    int64_t heap_limit;   /* bytes of values whose size depends on data, at one time; 0: EXEC_HEAP_LIMIT */
+    double time_limit_ms; /* in which the last dynamic node of a run must begin; 0: none */
+    int64_t step_limit;   /* dynamic nodes that one run executes, subgraphs included; 0: EXEC_STEP_LIMIT */
 };
 #define EXEC_HEAP_LIMIT ((int64_t)1 << 30)
 #define EXEC_STEP_LIMIT ((int64_t)1000000000)

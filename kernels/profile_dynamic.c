@@ -86,7 +86,8 @@ yk_err profile_dynamic(const struct graph *g, struct backends *backends, const s
         .weight = make_weight,
         .weight_arg = &b,
         .heap_limit = PROFILE_HEAP_BYTES,
-        .step_limit = PROFILE_STEPS};
+        .step_limit = PROFILE_STEPS,
+        .time_limit_ms = PROFILE_RUN_MS};
     /* What fails on made-up inputs keeps the times that it had. */
     if (exec_open(&config, &e, NULL) == YK_OK) {
         exec_trace(e, on_node, &b);

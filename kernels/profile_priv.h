@@ -12,7 +12,8 @@ void profile_fill(void *data, const struct shape *s, const int64_t *content, str
  * not run: beside them such nodes are small. */
 #define PROFILE_FLOPS 5e9
 #define PROFILE_WEIGHT_BYTES ((int64_t)256 << 20)
-#define PROFILE_STEPS 100000
+#define PROFILE_STEPS 10000
+#define PROFILE_RUN_MS 1000.0
 #define PROFILE_HEAP_BYTES ((int64_t)128 << 20)
 yk_err profile_dynamic(const struct graph *g, struct backends *b, const struct shapes *s, const int64_t *sizes,
     const char *form, double *ms, struct yk_diag *why);

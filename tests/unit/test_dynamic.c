@@ -242,6 +242,11 @@ static void endless_loop_hits_a_limit(void **state)
     assert_non_null(strstr(why.text, "step_limit"));
     assert_non_null(strstr(why.text, "(Loop): node"));
     close_run(&r);
+    make_endless(&b, false);
+    assert_int_equal(open_run(&r, &b, (struct exec_config){.time_limit_ms = 20}), YK_OK);
+    r.in[0] = tensor(DT_F32, DIMS(64), 1);
+    assert_int_equal(go(&r), YK_TIMEOUT);
+    close_run(&r);
     make_endless(&b, true);
     assert_int_equal(open_run(&r, &b, (struct exec_config){.heap_limit = 1 << 20}), YK_OK);
     r.in[0] = tensor(DT_F32, DIMS(64), 1);
