@@ -77,7 +77,7 @@ static yk_err run_softmax(struct host_call *c)
 {
     const struct shape *x = &c->in[0].shape;
     struct rows_job j = {c, x->dims[x->rank - 1], 0};
-    host_split(c, tensor_count(&c->in[0]) / j.inner, 4 * j.inner, softmax_piece, &j);
+    host_split(c, tensor_count(&c->in[0]) / YK_MAX(j.inner, 1), 4 * j.inner, softmax_piece, &j);
     return YK_OK;
 }
 
@@ -113,11 +113,13 @@ static yk_err run_layer(struct host_call *c)
 {
     const struct shape *x = &c->in[0].shape;
     struct rows_job j = {c, 1, node_attr_f(c->node, "epsilon", 1e-5f)};
-    int64_t axis = node_attr_i(c->node, "axis", -1);
+    int64_t axis = node_attr_i(c->node, "axis", -1), rows = 1; /* counted: rows may be empty */
     axis = axis < 0 ? axis + x->rank : axis;
+    for (int d = 0; d < (int)axis; d++)
+        rows *= x->dims[d];
     for (int d = (int)axis; d < x->rank; d++)
         j.inner *= x->dims[d];
-    host_split(c, tensor_count(&c->in[0]) / j.inner, 3 * j.inner, layer_piece, &j);
+    host_split(c, rows, 3 * j.inner, layer_piece, &j);
     return YK_OK;
 }
 

@@ -76,6 +76,7 @@ static const struct op_template op_templates[] = {
     {"BatchNormalization", 3, {"T:N,C,H", "T:C", "T:C", "T:C", "T:C=p"}, "training_mode=i:1 momentum=f:0.7"},
     {"LayerNormalization", 1, {"T:A,B,w", "T:w", "?T:w"}, ""},
     {"LayerNormalization", 3, {"T:A,b,C", "T:b,C", "?T:b,C"}, "axis=i:1"},
+    {"LayerNormalization", 3, {"T:A,b,0", "T:b,0", "?T:b,0"}, "axis=i:1"}, /* rows of nothing have a mean */
     {"InstanceNormalization", 1, {"T:N,C,h,w", "T:C", "T:C"}, ""},
     {"Softmax", 1, {"T:*"}, "axis=i:-1/0/1"},
     {"LogSoftmax", 1, {"T:*"}, "axis=i:-1/0/1"},
