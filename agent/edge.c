@@ -31,7 +31,7 @@ yk_err edge_alloc(struct pipeline *p, struct yk_diag *why)
         struct edge *e = &p->edges[i];
         size_t n = e->w->values.n;
         for (size_t k = 0; k < n; k++)
-            e->body_max += align_up(shape_bytes(&max->of[e->w->values.at[k]]));
+            e->body_max += align_up(YK_MAX(shape_bytes(&max->of[e->w->values.at[k]]), 0));
         bool lossy = e->codec != CODEC_FP32 && !e->local;
         if (e->from && lossy)
             for (int k = 0; k < 2; k++)
@@ -45,6 +45,7 @@ yk_err edge_alloc(struct pipeline *p, struct yk_diag *why)
             struct in_slot *s = &e->in[k];
             s->edge = e;
             s->t = yk_xalloc(n * sizeof *s->t + 1);
+            s->body_cap = e->body_max;
             if (!e->local && (!(s->body = yk_try_aligned((size_t)e->body_max + ALIGN)) ||
                                  (lossy && !(s->decoded = yk_try_aligned((size_t)e->body_max + ALIGN)))))
                 return yk_fail(why, YK_NOMEM, "no memory for %lld slots of %lld bytes of edge %lld",
@@ -234,17 +235,20 @@ static void encode_run(void *arg)
 {
     struct sending *m = arg;
     struct edge *e = m->edge;
+    int64_t used = 0; /* of the buffer, which has no room for what is sent as it lies */
     for (size_t k = 0; k < e->w->values.n; k++) {
         const struct tensor *t = &m->from->t[e->position[k]];
-        enum plan_codec codec = t->shape.dtype == DT_F32 ? e->codec : CODEC_FP32;
+        bool planned = e->position[k] < e->from->n_planned;
+        enum plan_codec codec = t->shape.dtype == DT_F32 && planned ? e->codec : CODEC_FP32;
         int64_t n_scales = codec == CODEC_FP32 ? 0 : codec_scales(codec, &t->shape);
         if (shape_count(&t->shape) <= 0 || n_scales > EDGE_MAX_SCALES)
             codec = CODEC_FP32;
         if (codec != CODEC_FP32) {
             double error = 0;
             m->scales[k] = yk_xalloc((size_t)n_scales * sizeof(double) + 1);
-            if (codec_encode(codec, &t->shape, t->data, m->buf + m->bytes, m->scales[k], &error) == YK_OK) {
-                sending_add(m, k, t, codec, m->buf + m->bytes, codec_bytes(codec, &t->shape), n_scales);
+            if (codec_encode(codec, &t->shape, t->data, m->buf + used, m->scales[k], &error) == YK_OK) {
+                sending_add(m, k, t, codec, m->buf + used, codec_bytes(codec, &t->shape), n_scales);
+                used += align_up(codec_bytes(codec, &t->shape));
                 m->error = YK_MAX(m->error, error);
                 continue;
             }
@@ -323,7 +327,43 @@ void edge_push(struct edge *e, struct out_slot *s)
 
 /* ---- receiving ---- */
 
-/* Checks a head against this agent's own graph; fills the slot's shapes. */
+/* The shape of a value whose shape depends on data, as it came. */
+static yk_err made_shape(const struct wire_tensor *t, const char *name, struct shape *shape, struct yk_diag *why)
+{
+    struct shape got = {.dtype = dtype_find(t->dtype), .rank = (int)t->dims.n};
+    bool fits = t->dims.n <= YK_MAX_RANK && got.dtype != DT_NONE && dtype_bytes(got.dtype) > 0 &&
+                (shape->dtype == DT_NONE || shape->dtype == got.dtype) && (shape->rank < 0 || shape->rank == got.rank);
+    for (int i = 0; fits && i < got.rank; i++) {
+        got.dims[i] = t->dims.at[i];
+        fits = got.dims[i] >= 0 && (shape->rank < 0 || shape->dims[i] < 0 || shape->dims[i] == got.dims[i]);
+    }
+    int64_t bytes = fits ? shape_bytes(&got) : -1;
+    if (bytes < 0 || bytes > PIPELINE_MADE_LIMIT)
+        return yk_fail(why, YK_FORMAT, "tensor '%.80s' has a shape that it cannot have, or more than %lld bytes", name,
+            (long long)PIPELINE_MADE_LIMIT);
+    if (strcmp(t->codec, "raw") != 0)
+        return yk_fail(
+            why, YK_FORMAT, "tensor '%.80s' of a shape that depends on data has codec '%.20s'", name, t->codec);
+    *shape = got;
+    return YK_OK;
+}
+
+/* Room for a body and where its tensors lie in it. */
+static yk_err place_body(struct in_slot *s, const struct wire_microbatch *w, struct yk_diag *why)
+{
+    if (w->body_bytes > s->body_cap) {
+        free(s->body);
+        s->body_cap = 0;
+        if (!(s->body = yk_try_aligned((size_t)w->body_bytes + ALIGN)))
+            return yk_fail(why, YK_NOMEM, "no memory for a body of %lld bytes", (long long)w->body_bytes);
+        s->body_cap = w->body_bytes;
+    }
+    for (size_t k = 0; k < w->tensors.n; k++)
+        s->t[k].data = s->body + w->tensors.at[k].offset;
+    return YK_OK;
+}
+
+/* Checks a head against this agent's own graph; fills the slot's tensors. */
 static yk_err check_head(struct edge *e, const struct wire_microbatch *w, struct in_slot *s, struct yk_diag *why)
 {
     struct pipeline *p = e->p;
@@ -343,11 +383,17 @@ static yk_err check_head(struct edge *e, const struct wire_microbatch *w, struct
     const struct pipeline_shapes *at = pipeline_shapes(p, w->count, why);
     if (!at)
         return YK_INVAL;
-    int64_t offset = 0;
+    int64_t offset = 0, made = 0;
     for (size_t k = 0; k < w->tensors.n; k++) {
         const struct wire_tensor *t = &w->tensors.at[k];
         struct shape shape = at->shapes.of[e->w->values.at[k]];
         const char *name = p->graph->values[e->w->values.at[k]].name;
+        if (shape_bytes(&shape) < 0) {
+            yk_err err = made_shape(t, name, &shape, why);
+            if (err)
+                return err;
+            made += align_up(shape_bytes(&shape));
+        }
         if (t->value != e->w->values.at[k] || dtype_find(t->dtype) != shape.dtype || (int64_t)t->dims.n != shape.rank ||
             memcmp(t->dims.at, shape.dims, t->dims.n * sizeof(int64_t)) != 0) {
             char text[160];
@@ -370,13 +416,13 @@ static yk_err check_head(struct edge *e, const struct wire_microbatch *w, struct
         for (size_t i = 0; i < t->scales.n; i++)
             if (!(t->scales.at[i] > 0 && t->scales.at[i] < 1e300))
                 return yk_fail(why, YK_FORMAT, "tensor '%.80s' has a scale that is no positive number", name);
-        s->t[k] = (struct tensor){shape, s->body + offset};
+        s->t[k].shape = shape;
         offset += align_up(bytes);
     }
-    if (w->body_bytes != offset || offset > e->body_max)
+    if (w->body_bytes != offset || offset - made > e->body_max)
         return yk_fail(
             why, YK_LIMIT, "a body of %lld bytes instead of %lld", (long long)w->body_bytes, (long long)offset);
-    return YK_OK;
+    return place_body(s, w, why);
 }
 
 static void decode_run(void *arg)

@@ -140,6 +140,15 @@ static yk_err take_stage(struct pipeline *p, struct stage *s)
     return err;
 }
 
+/* Position of a value in a list, -1 if it is not there. */
+static int find_value(const int32_t *list, int32_t n, int64_t v)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (list[i] == v)
+            return i;
+    return -1;
+}
+
 static yk_err take_graph(struct pipeline *p)
 {
     char hex[HASH_HEX_SIZE];
@@ -160,8 +169,10 @@ static yk_err take_graph(struct pipeline *p)
         const struct wire_edge *w = p->edges[i].w;
         for (size_t k = 0; k < w->values.n && !err; k++) {
             int64_t v = w->values.at[k];
+            bool made = v >= 0 && v < p->graph->n_values && w->to == -1 && p->graph->values[v].type == VALUE_TENSOR &&
+                        find_value(p->graph->outputs, p->graph->n_outputs, v) >= 0;
             if (v < 0 || v >= p->graph->n_values || p->graph->values[v].kind == VALUE_WEIGHT ||
-                shape_bytes(&p->at[0].shapes.of[v]) < 0)
+                (shape_bytes(&p->at[0].shapes.of[v]) < 0 && !made))
                 err = yk_fail(&p->why, YK_INVAL, "value %lld cannot cross edge %lld", (long long)v, (long long)w->id);
         }
     }
@@ -181,11 +192,10 @@ struct need {
     size_t cap;
 };
 
-static void need_value(void *arg, int32_t v)
+static void need_weight(void *arg, const struct value *value)
 {
     struct need *n = arg;
     struct pipeline *p = n->p;
-    const struct value *value = &p->graph->values[v];
     if (value->kind != VALUE_WEIGHT || value->data || !value->has_hash)
         return;
     char hex[HASH_HEX_SIZE];
@@ -200,6 +210,12 @@ static void need_value(void *arg, int32_t v)
     struct load_blob *b = &p->blobs[p->n_blobs++];
     *b = (struct load_blob){.bytes = value->bytes};
     memcpy(b->hex, hex, sizeof hex);
+}
+
+static void need_value(void *arg, int32_t v)
+{
+    struct need *n = arg;
+    need_weight(arg, &n->p->graph->values[v]);
 }
 
 static void prepare(struct pipeline *p);
@@ -242,8 +258,12 @@ static void import_done(void *arg)
         struct need n = {p, 0};
         for (int i = 0; i < p->n_stages; i++)
             for (int32_t k = 0; k < p->graph->n_nodes; k++)
-                if (p->stages[i].in_stage[k])
+                if (p->stages[i].in_stage[k]) {
                     node_each_use(&p->graph->nodes[k], need_value, &n);
+                    node_each_inner_weight(&p->graph->nodes[k], need_weight, &n);
+                }
+        for (int32_t k = 0; p->is_source && k < p->graph->n_outputs; k++)
+            need_value(&n, p->graph->outputs[k]);
         p->fetching = p->n_blobs;
         for (size_t i = 0; i < p->n_blobs; i++) {
             struct fetching *f = yk_xalloc(sizeof *f);
@@ -268,6 +288,24 @@ static yk_err weight_data(void *arg, int32_t v, const void **data, struct yk_dia
     return YK_OK;
 }
 
+static const void *blob_data(const struct pipeline *p, const struct value *weight)
+{
+    char hex[HASH_HEX_SIZE];
+    if (!weight->has_hash)
+        return NULL;
+    yk_hex(weight->hash, HASH_BYTES, hex);
+    for (size_t i = 0; i < p->n_blobs; i++)
+        if (!strcmp(p->blobs[i].hex, hex))
+            return cache_data(p->blobs[i].entry);
+    return NULL;
+}
+
+static yk_err inner_weight_data(void *arg, const struct value *weight, const void **data, struct yk_diag *why)
+{
+    *data = blob_data(arg, weight);
+    return *data ? YK_OK : yk_fail(why, YK_NOTFOUND, "weight '%.80s' of a subgraph is not here", weight->name);
+}
+
 static void prepare_run(void *arg)
 {
     struct pipeline *p = arg;
@@ -279,6 +317,7 @@ static void prepare_run(void *arg)
             .max_sizes = p->sizes,
             .backends = &p->agent->backends,
             .weight = weight_data,
+            .inner_weight = inner_weight_data,
             .weight_arg = p};
         p->err = exec_open(&c, &s->exec, &p->why);
         if (p->err)
@@ -286,15 +325,6 @@ static void prepare_run(void *arg)
     }
     if (p->agent->stop && !p->err)
         p->err = YK_CANCELED;
-}
-
-/* Position of a value in a list, -1 if it is not there. */
-static int find_value(const int32_t *list, int32_t n, int64_t v)
-{
-    for (int32_t i = 0; i < n; i++)
-        if (list[i] == v)
-            return i;
-    return -1;
 }
 
 /* Which edge brings input i of s. */
@@ -309,10 +339,29 @@ static yk_err find_input(struct pipeline *p, struct stage *s, int32_t i)
                 return YK_OK;
             }
     }
-    if (s == &p->source && p->graph->values[v].kind == VALUE_INPUT)
+    const struct value *value = &p->graph->values[v];
+    if (s == &p->source &&
+        (value->kind == VALUE_INPUT || (value->kind == VALUE_WEIGHT && (value->data || p->weight[v] || !value->bytes))))
         return YK_OK; /* the source has it */
     return yk_fail(
         &p->why, YK_INVAL, "no edge brings '%.80s' to stage %lld", p->graph->values[v].name, (long long)s->index);
+}
+
+/* What a stage gives: what its plan has places for, then graph outputs whose shape depends on data. */
+static void take_outputs(struct pipeline *p, struct stage *s)
+{
+    const struct memplan *m = exec_plan(s->exec);
+    const struct graph *g = p->graph;
+    s->own_out = yk_xalloc(((size_t)m->n_out + (size_t)g->n_outputs + 1) * sizeof *s->own_out);
+    memcpy(s->own_out, m->out, (size_t)m->n_out * sizeof *s->own_out);
+    s->out_values = s->own_out;
+    s->n_planned = s->n_out = m->n_out;
+    for (int32_t k = 0; k < g->n_outputs; k++) {
+        int32_t v = g->outputs[k], producer = g->values[v].producer;
+        if (g->values[v].kind == VALUE_NODE && producer >= 0 && s->in_stage[producer] &&
+            find_value(s->own_out, s->n_out, v) < 0)
+            s->own_out[s->n_out++] = v;
+    }
 }
 
 static yk_err wire_stage(struct pipeline *p, struct stage *s, int64_t *bytes)
@@ -321,14 +370,13 @@ static yk_err wire_stage(struct pipeline *p, struct stage *s, int64_t *bytes)
     if (s == &p->source) {
         s->n_in = p->graph->n_outputs;
         s->in_values = p->graph->outputs;
-        s->n_out = p->graph->n_inputs;
+        s->n_out = s->n_planned = p->graph->n_inputs;
         s->out_values = p->graph->inputs;
     } else {
         const struct memplan *m = exec_plan(s->exec);
         s->n_in = m->n_in;
         s->in_values = m->in;
-        s->n_out = m->n_out;
-        s->out_values = m->out;
+        take_outputs(p, s);
     }
     s->inputs = yk_xalloc((size_t)s->n_in * sizeof *s->inputs + 1);
     for (int32_t i = 0; i < s->n_in; i++) {
@@ -337,7 +385,7 @@ static yk_err wire_stage(struct pipeline *p, struct stage *s, int64_t *bytes)
             return err;
     }
     int64_t each = 0;
-    for (int32_t i = 0; i < s->n_out; i++) {
+    for (int32_t i = 0; i < s->n_planned; i++) {
         int64_t n = shape_bytes(&max->of[s->out_values[i]]);
         if (n < 0)
             return yk_fail(
@@ -349,12 +397,13 @@ static yk_err wire_stage(struct pipeline *p, struct stage *s, int64_t *bytes)
         struct out_slot *o = &s->outs[k];
         o->stage = s;
         o->t = yk_xalloc((size_t)s->n_out * sizeof *o->t + 1);
+        o->made = yk_xalloc((size_t)(s->n_out - s->n_planned) * sizeof *o->made + 1);
         o->mem = yk_try_aligned((size_t)each + MEMPLAN_ALIGN);
         if (!o->mem)
             return yk_fail(&p->why, YK_NOMEM, "no memory for %lld output slots of %lld bytes", (long long)s->depth,
                 (long long)each);
         int64_t at = 0;
-        for (int32_t i = 0; i < s->n_out; i++) {
+        for (int32_t i = 0; i < s->n_planned; i++) {
             o->t[i] = (struct tensor){max->of[s->out_values[i]], o->mem + at};
             at += (shape_bytes(&o->t[i].shape) + MEMPLAN_ALIGN - 1) / MEMPLAN_ALIGN * MEMPLAN_ALIGN;
         }
@@ -438,13 +487,8 @@ static void prepare(struct pipeline *p)
     p->weight = yk_xalloc((size_t)p->graph->n_values * sizeof *p->weight + 1);
     for (int32_t v = 0; v < p->graph->n_values; v++) {
         const struct value *value = &p->graph->values[v];
-        char hex[HASH_HEX_SIZE];
-        if (value->kind != VALUE_WEIGHT || value->data || !value->has_hash)
-            continue;
-        yk_hex(value->hash, HASH_BYTES, hex);
-        for (size_t i = 0; i < p->n_blobs; i++)
-            if (!strcmp(p->blobs[i].hex, hex))
-                p->weight[v] = cache_data(p->blobs[i].entry);
+        if (value->kind == VALUE_WEIGHT && !value->data)
+            p->weight[v] = blob_data(p, value);
     }
     p->busy++;
     worker_post(p->agent->runner_thread, prepare_run, prepare_done, p);
@@ -558,10 +602,14 @@ void load_start(struct agent *a, struct wire_msg *msg)
 static void stage_free(struct stage *s)
 {
     for (int64_t k = 0; s->outs && k <= s->depth; k++) {
+        for (int32_t i = 0; s->outs[k].made && i < s->n_out - s->n_planned; i++)
+            free(s->outs[k].made[i].mem);
+        free(s->outs[k].made);
         free(s->outs[k].t);
         free(s->outs[k].mem);
     }
     free(s->outs);
+    free(s->own_out);
     free(s->inputs);
     free(s->in_stage);
     free(s->forms);

@@ -4,7 +4,8 @@
  * Memory moves in slots. A stage (and the source, stage -1) owns output slots; an edge's receiving end owns input
  * slots, one per credit. A microbatch is in an output slot until every edge took it: over a connection that is when its
  * bytes were sent, on the same agent when the consumer is done with it (nothing is copied). A credit goes back when an
- * input slot is consumed, so the slowest consumer sets the pace of everything before it. */
+ * input slot is consumed, so the slowest consumer sets the pace of everything before it. Graph outputs whose shape
+ * depends on data have no place in a slot: it holds memory for them that grows with what was made, on both sides. */
 #ifndef YK_PIPELINE_H
 #define YK_PIPELINE_H
 
@@ -15,6 +16,7 @@
 #define PIPELINE_MAX_EDGES 1024
 #define PIPELINE_MAX_STAGES 256
 #define PIPELINE_MAX_SLOTS 256
+#define PIPELINE_MADE_LIMIT ((int64_t)1 << 30) /* bytes of an output whose shape depends on data */
 
 struct edge;
 struct stage;
@@ -26,6 +28,10 @@ struct out_slot {
     int users;        /* edges that have not taken it */
     struct tensor *t; /* by position in the stage's out */
     uint8_t *mem;
+    struct made { /* by position - n_planned */
+        uint8_t *mem;
+        int64_t cap;
+    } * made;
 };
 
 enum in_state { IN_FREE, IN_RECEIVING, IN_DECODING, IN_READY };
@@ -33,8 +39,9 @@ struct in_slot {
     struct edge *edge;
     enum in_state state;
     int64_t microbatch, count;
-    struct tensor *t;      /* by position in the edge's values */
-    uint8_t *body;         /* as received; NULL on a local edge */
+    struct tensor *t; /* by position in the edge's values */
+    uint8_t *body;    /* as received; NULL on a local edge */
+    int64_t body_cap;
     uint8_t *decoded;      /* NULL unless the codec is lossy */
     struct out_slot *from; /* local: whose tensors t are */
     struct wire_msg head;  /* while RECEIVING and DECODING */
@@ -91,8 +98,10 @@ struct stage {
     struct exec *exec;
     int64_t depth;
     int32_t n_in, n_out; /* of the source: n_out graph inputs, n_in graph outputs */
+    int32_t n_planned;   /* those from here on have shapes that depend on data */
     const int32_t *in_values, *out_values;
-    struct stage_input *inputs; /* by position; edge NULL (source only): the value is a graph input */
+    int32_t *own_out;           /* memory of out_values, if it is ours */
+    struct stage_input *inputs; /* by position; edge NULL (source only): the value is a graph input or a weight */
     struct out_slot *outs;      /* depth of them; the source has one more, without memory until pipeline_spare */
     bool running;
     /* since the last stage_stats */

@@ -18,6 +18,7 @@ struct runner {
     struct in_slot **in; /* one per edge into the stage */
     int n_in;
     struct tensor *in_t, *out_t;
+    struct dyn_value **made; /* by graph output */
     int64_t *sizes;
     yk_err err;
     struct yk_diag why;
@@ -91,12 +92,47 @@ void runner_stats(struct pipeline *p, bool now)
 
 /* ---- one run ---- */
 
+/* What the stage made on its heap, into the slot. */
+static yk_err keep_made(struct runner *r)
+{
+    const struct stage *s = r->stage;
+    const struct graph *g = s->p->graph;
+    for (int32_t i = s->n_planned; i < s->n_out; i++) {
+        const struct dyn_value *v = NULL;
+        struct made *m = &r->out->made[i - s->n_planned];
+        const char *name = g->values[s->out_values[i]].name;
+        for (int32_t k = 0; k < g->n_outputs && !v; k++)
+            v = g->outputs[k] == s->out_values[i] ? r->made[k] : NULL;
+        int64_t bytes = v && v->type == VALUE_TENSOR ? shape_bytes(&v->tensor.shape) : -1;
+        if (bytes < 0)
+            return yk_fail(&r->why, YK_UNSUPPORTED, "output '%.80s' is no tensor: only `yoke local` returns it", name);
+        if (bytes > PIPELINE_MADE_LIMIT)
+            return yk_fail(&r->why, YK_LIMIT, "output '%.80s' has %lld bytes; the limit is %lld", name,
+                (long long)bytes, (long long)PIPELINE_MADE_LIMIT);
+        if (!m->mem || bytes > m->cap) {
+            free(m->mem);
+            m->cap = 0;
+            if (!(m->mem = yk_try_aligned((size_t)bytes + MEMPLAN_ALIGN)))
+                return yk_fail(&r->why, YK_NOMEM, "no memory for %lld bytes of output '%.80s'", (long long)bytes, name);
+            m->cap = bytes;
+        }
+        if (bytes)
+            memcpy(m->mem, v->tensor.data, (size_t)bytes);
+        r->out->t[i] = (struct tensor){v->tensor.shape, m->mem};
+    }
+    return YK_OK;
+}
+
 static void compute_run(void *arg)
 {
     struct agent *a = arg;
     struct runner *r = a->runner;
     int64_t began = machine_monotonic_us();
-    r->err = exec_run(r->stage->exec, r->sizes, r->in_t, r->out_t, (uint64_t)r->out->microbatch, &r->why);
+    r->err = exec_run_made(r->stage->exec, r->sizes, r->in_t, r->out_t, r->made, (uint64_t)r->out->microbatch, &r->why);
+    if (!r->err)
+        r->err = keep_made(r);
+    for (int32_t k = 0; k < r->stage->p->graph->n_outputs; k++)
+        dyn_unref(r->made[k]);
     r->took_us = machine_monotonic_us() - began;
 }
 
@@ -115,6 +151,7 @@ static void finish(struct agent *a)
     r->busy_us += now - YK_MAX(r->began_us, r->since_us);
     free(r->in_t);
     free(r->out_t);
+    free(r->made);
     free(r->sizes);
     s->running = false;
     s->idle_since_us = now;
@@ -210,12 +247,13 @@ static void start(struct agent *a, struct stage *s, int stage_at, int64_t microb
     }
     r->in_t = yk_xalloc((size_t)s->n_in * sizeof *r->in_t + 1);
     r->out_t = yk_xalloc((size_t)s->n_out * sizeof *r->out_t + 1);
+    r->made = yk_xalloc((size_t)p->graph->n_outputs * sizeof(struct dyn_value *) + 1);
     r->sizes = yk_xalloc((size_t)p->graph->n_syms * sizeof *r->sizes + 1);
     for (int32_t i = 0; i < p->graph->n_syms; i++)
         r->sizes[i] = i == p->batch_sym ? count : p->sizes[i];
     for (int32_t i = 0; i < s->n_in; i++)
         r->in_t[i] = edge_ready(s->inputs[i].edge, microbatch)->t[s->inputs[i].position];
-    for (int32_t i = 0; i < s->n_out; i++) {
+    for (int32_t i = 0; i < s->n_planned; i++) {
         out->t[i].shape = at->shapes.of[s->out_values[i]];
         r->out_t[i] = out->t[i];
     }

@@ -21,7 +21,7 @@ struct flight {
     struct pipeline *p;
     enum flight_state state;
     int64_t microbatch, first, count;
-    struct out_slot *slot; /* while READING and READ */
+    struct out_slot *slot; /* while READING and READ; until it lands, if an output is an input */
     int64_t *labels;
     int64_t correct;
     yk_err err;
@@ -332,14 +332,24 @@ static void read_done(void *arg)
     pipeline_release(p);
 }
 
-/* What was read is not wanted any more. */
+/* The flight is over: its slot, if it has one still, is free for the next. */
 static void drop(struct pipeline *p, struct flight *f)
 {
     struct out_slot *slot = f->slot;
     f->slot = NULL;
     f->state = FLIGHT_FREE;
     p->run->flying--;
-    edge_out_release(slot);
+    if (slot)
+        edge_out_release(slot);
+}
+
+/* An output is one of the inputs. */
+static bool passes_input(const struct pipeline *p)
+{
+    for (int32_t i = 0; i < p->graph->n_outputs; i++)
+        if (p->graph->values[p->graph->outputs[i]].kind == VALUE_INPUT)
+            return true;
+    return false;
 }
 
 /* What was read goes off in order, as many as the plan has in flight; one more may lie ready. */
@@ -358,14 +368,16 @@ static void launch(struct pipeline *p)
         if (!next || under_way >= p->source.depth)
             return;
         struct out_slot *slot = next->slot;
-        next->slot = NULL;
+        bool keep = passes_input(p);
+        next->slot = keep ? slot : NULL;
         next->state = FLIGHT_FLYING;
         for (int i = 0; i < p->n_edges; i++)
             if (p->edges[i].from == &p->source) {
                 slot->users++;
                 edge_push(&p->edges[i], slot);
             }
-        edge_out_release(slot);
+        if (!keep)
+            edge_out_release(slot);
         runner_stats(p, false);
     }
 }
@@ -463,8 +475,21 @@ static int64_t count_correct(struct pipeline *p, const struct flight *f)
 static void landed(struct pipeline *p, struct flight *f)
 {
     consume(p, f->microbatch);
-    f->state = FLIGHT_FREE;
-    p->run->flying--;
+    drop(p, f);
+}
+
+/* Output i of a flight that has landed. An output that no stage makes is an input or a weight. */
+static struct tensor output_of(struct pipeline *p, const struct flight *f, int32_t i)
+{
+    const struct stage_input *in = &p->source.inputs[i];
+    int32_t v = p->graph->outputs[i];
+    const struct value *value = &p->graph->values[v];
+    if (in->edge)
+        return edge_ready(in->edge, f->microbatch)->t[in->position];
+    for (int32_t k = 0; value->kind == VALUE_INPUT && k < p->graph->n_inputs; k++)
+        if (p->graph->inputs[k] == v)
+            return f->slot->t[k];
+    return (struct tensor){value->shape, (void *)(uintptr_t)(value->data ? value->data : p->weight[v])};
 }
 
 static void free_result(struct pipeline *p, struct flight *f)
@@ -506,13 +531,9 @@ static yk_err send_outputs(struct pipeline *p, struct flight *f, struct wire_res
     f->tensors = yk_xalloc((size_t)n * sizeof *f->tensors);
     f->iov = yk_xalloc(2 * (size_t)n * sizeof *f->iov);
     for (int32_t i = 0; i < n; i++) {
-        const struct stage_input *in = &p->source.inputs[i];
-        if (!in->edge) {
-            free_result(p, f);
-            return YK_UNSUPPORTED;
-        }
-        struct tensor t = edge_ready(in->edge, f->microbatch)->t[in->position];
-        if (p->batch_sym < 0 && t.shape.rank > 0 && t.shape.dims[0] == p->full)
+        struct tensor t = output_of(p, f, i);
+        bool made = shape_bytes(&p->at[0].shapes.of[p->graph->outputs[i]]) < 0;
+        if (p->batch_sym < 0 && !made && t.shape.rank > 0 && t.shape.dims[0] == p->full)
             t.shape.dims[0] = f->count;
         struct wire_tensor *o = &f->tensors[i];
         o->value = p->graph->outputs[i];
@@ -563,11 +584,7 @@ static void collect(struct pipeline *p, struct flight *f)
             landed(p, f); /* else it stays until yoked is there again */
         return;
     }
-    yk_err err = send_outputs(p, f, &w);
-    if (err == YK_UNSUPPORTED) {
-        yk_fail(&r->why, err, "an output of the model is one of its inputs; ask for no outputs");
-        stop(p, err);
-    }
+    send_outputs(p, f, &w);
 }
 
 void source_kick(struct pipeline *p)
@@ -586,8 +603,7 @@ void source_kick(struct pipeline *p)
             if (f->state == FLIGHT_READ && (r->over || p->state != PIPELINE_READY)) {
                 drop(p, f);
             } else if (f->state == FLIGHT_FLYING && p->state != PIPELINE_READY) {
-                f->state = FLIGHT_FREE; /* what flew is lost with the pipeline */
-                r->flying--;
+                drop(p, f); /* what flew is lost with the pipeline */
             } else if (f->state == FLIGHT_FLYING && all_here(p, f->microbatch)) {
                 collect(p, f);
             }

@@ -188,7 +188,7 @@ static yk_err find_crossings(
     return YK_OK;
 }
 
-/* What a stage cannot hand over. Between stages it may move into one; to and from the source there is no way yet. */
+/* What a stage cannot hand over. Between stages it may move into one; from the source there is no way. */
 static yk_err check_crossing(
     const struct graph *g, const struct shapes *s, const struct crossing *e, struct yk_diag *why)
 {
@@ -198,9 +198,10 @@ static yk_err check_crossing(
     if (e->from < 0)
         return yk_fail(why, YK_UNSUPPORTED,
             "graph input '%s' is not a tensor of known size: only `yoke local` runs this model", name);
+    if (e->to < 0 && g->values[e->value].type == VALUE_TENSOR)
+        return YK_OK;
     if (e->to < 0)
-        return yk_fail(why, YK_UNSUPPORTED,
-            "the size of graph output '%s' depends on data: only `yoke local` runs this model", name);
+        return yk_fail(why, YK_UNSUPPORTED, "graph output '%s' is no tensor: only `yoke local` runs this model", name);
     return yk_fail(why, YK_INVAL,
         "'%s' cannot cross from stage %d to %d: its size depends on data; keep the nodes that make and read it in one "
         "stage",

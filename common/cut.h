@@ -51,7 +51,8 @@ struct cut_edges {
     int32_t n;
     struct yk_arena *arena;
 };
-/* YK_UNSUPPORTED where a graph input or output is no tensor of known size, YK_INVAL where one between stages is not.
+/* YK_UNSUPPORTED where a graph input is no tensor of known size or an output no tensor, YK_INVAL where one between
+ * stages is no tensor of known size. An output whose size depends on data counts no bytes.
  * s NULL: without bytes. */
 yk_err cut_edges_find(const struct graph *g, const struct shapes *s, const int32_t *stage_of, int32_t n_stages,
     struct cut_edges *out, struct yk_diag *why);

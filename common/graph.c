@@ -500,6 +500,18 @@ void node_each_use(const struct node *n, void (*fn)(void *arg, int32_t value), v
     }
 }
 
+void node_each_inner_weight(const struct node *n, void (*fn)(void *arg, const struct value *weight), void *arg)
+{
+    for (int32_t i = 0; i < n->n_attr; i++) {
+        const struct graph *sub = n->attr[i].kind == ATTR_GRAPH ? n->attr[i].graph : NULL;
+        for (int32_t k = 0; sub && k < sub->n_values; k++)
+            if (sub->values[k].kind == VALUE_WEIGHT)
+                fn(arg, &sub->values[k]);
+        for (int32_t k = 0; sub && k < sub->n_nodes; k++)
+            node_each_inner_weight(&sub->nodes[k], fn, arg);
+    }
+}
+
 int32_t graph_batch_dim(const struct graph *g, int64_t *fixed)
 {
     const struct value *first = g->n_inputs > 0 ? &g->values[g->inputs[0]] : NULL;

@@ -181,6 +181,8 @@ void graph_index_renew(struct graph *g);              /* after values were renum
 /* Everything a node reads: its inputs, and what its subgraphs capture from its graph. Absent inputs are left out; a
  * value may come twice. */
 void node_each_use(const struct node *n, void (*fn)(void *arg, int32_t value), void *arg);
+/* The weights of a node's subgraphs and of what is nested in those. */
+void node_each_inner_weight(const struct node *n, void (*fn)(void *arg, const struct value *weight), void *arg);
 
 /* Puts nodes into the canonical order: topological, ties by the order in which the nodes stand now. YK_FORMAT on a
  * cycle, a value used before anybody makes it, or made twice; why names it. */

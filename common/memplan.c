@@ -144,6 +144,27 @@ static yk_err check_dynamic(const struct plan *p, int32_t v, bool made, struct y
         value->name);
 }
 
+struct inner {
+    int64_t bytes;
+    bool overflow;
+};
+
+static void add_inner(void *arg, const struct value *w)
+{
+    struct inner *s = arg;
+    s->overflow = s->overflow || !yk_add_i64(s->bytes, YK_MAX(shape_bytes(&w->shape), 0), &s->bytes);
+}
+
+/* Weights of subgraphs stay as they are. */
+static yk_err add_inner_weights(const struct plan *p, struct memplan *m, struct yk_diag *why)
+{
+    struct inner s = {0};
+    for (int32_t i = 0; i < p->g->n_nodes; i++)
+        if (p->in_stage[i])
+            node_each_inner_weight(&p->g->nodes[i], add_inner, &s);
+    return s.overflow ? add_to(&m->weight_bytes, INT64_MAX, why) : add_to(&m->weight_bytes, s.bytes, why);
+}
+
 /* Values whose size depends on data have no place in the plan. For them a stage is counted to need twice what enters
  * and leaves their nodes otherwise, and MEMPLAN_HEAP_BYTES. */
 static yk_err add_heap(const struct plan *p, const struct shapes *s, struct memplan *m, struct yk_diag *why)
@@ -272,7 +293,8 @@ yk_err memplan_make(const struct graph *g, const struct shapes *s, const uint8_t
     for (size_t i = 0; i < n_values; i++)
         p.last[i] = -1;
     if ((err = add_table(&p, table, &m, &workspace, why)) != YK_OK ||
-        (err = classify(&p, s, &m, b, &n_b, why)) != YK_OK || (err = add_heap(&p, s, &m, why)) != YK_OK)
+        (err = classify(&p, s, &m, b, &n_b, why)) != YK_OK || (err = add_heap(&p, s, &m, why)) != YK_OK ||
+        (err = add_inner_weights(&p, &m, why)) != YK_OK)
         goto out;
     if (!place(b, n_b, placed, &m.arena_bytes)) {
         err = yk_fail(why, YK_LIMIT, "the stage takes more than can be counted");

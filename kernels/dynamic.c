@@ -149,17 +149,20 @@ static yk_err take_weights(struct dynamic *d, struct dynamic_graph *p, struct yk
         const struct value *w = &g->values[v];
         if (w->kind != VALUE_WEIGHT)
             continue;
+        const void *data = w->data;
         int64_t bytes = shape_bytes(&w->shape);
         size_t size = dtype_bytes(w->shape.dtype);
-        if (bytes < 0 || (!w->data && bytes > 0)) {
+        if (!data && bytes > 0 && d->c.inner_weight && (err = d->c.inner_weight(d->c.weight_arg, w, &data, why)))
+            break;
+        if (bytes < 0 || (!data && bytes > 0)) {
             err = yk_fail(why, YK_NOTFOUND, "weight '%s' of a subgraph has no data here", w->name);
-        } else if (w->data && size && (uintptr_t)w->data % size != 0) {
+        } else if (data && size && (uintptr_t)data % size != 0) {
             err = dyn_tensor(NULL, &w->shape, &p->weights[v], why);
             if (!err)
-                memcpy(p->weights[v]->tensor.data, w->data, (size_t)bytes);
+                memcpy(p->weights[v]->tensor.data, data, (size_t)bytes);
             d->held += bytes;
         } else {
-            struct tensor t = {w->shape, (void *)(uintptr_t)w->data};
+            struct tensor t = {w->shape, (void *)(uintptr_t)data};
             err = dyn_borrow(NULL, &t, &p->weights[v], why);
         }
     }

@@ -21,6 +21,9 @@ struct dynamic_config {
     const uint8_t *in_stage;    /* by node */
     const struct shapes *max;   /* says which nodes are dynamic */
     const void *const *weights; /* by value id of the graph: aligned data; read at runs */
+    /* Data of a weight of a subgraph that has none; NULL: all have. Borrowed like the graph. */
+    yk_err (*inner_weight)(void *arg, const struct value *weight, const void **data, struct yk_diag *why);
+    void *weight_arg;
     struct backends *backends;
     const char (*forms)[BACKEND_FORM_MAX]; /* by node; those of dynamic nodes are read */
     int64_t heap_limit, step_limit;        /* bytes; nodes in one run */

@@ -324,6 +324,8 @@ static yk_err open_dynamic(struct exec *e, const struct exec_config *c, struct y
         .in_stage = e->in_stage,
         .max = &e->max,
         .weights = e->weights,
+        .inner_weight = c->inner_weight,
+        .weight_arg = c->weight_arg,
         .backends = e->backends,
         .forms = (const char(*)[BACKEND_FORM_MAX])e->forms,
         .heap_limit = c->heap_limit > 0 ? c->heap_limit : EXEC_HEAP_LIMIT,

@@ -18,7 +18,9 @@ struct exec_config {
     struct backends *backends;               /* borrowed */
     /* Data of a weight the stage uses, if the graph has only its hash; borrowed for the life of the exec. */
     yk_err (*weight)(void *arg, int32_t value, const void **data, struct yk_diag *why);
-    void *weight_arg;
+    /* The same of a weight of a subgraph; NULL: they have their data. */
+    yk_err (*inner_weight)(void *arg, const struct value *weight, const void **data, struct yk_diag *why);
+    void *weight_arg; /* of both */
     bool weights_variable;
     int64_t heap_limit;   /* bytes of values whose size depends on data, at one time; 0: EXEC_HEAP_LIMIT */
     double time_limit_ms; /* in which the last dynamic node of a run must begin; 0: none */
@@ -43,9 +45,13 @@ yk_err exec_sizes(struct exec *e, const int64_t *sizes, const struct shapes **ou
 
 /* One run: in/out by position in exec_plan()->in / ->out, dense host tensors whose shapes must equal exec_sizes()'s;
  * they may not overlap each other. Blocks until done. Not reentrant. YK_UNSUPPORTED if the stage takes or gives values
- * whose size depends on data: exec_run_values does it. */
+ * whose size depends on data: exec_run_made and exec_run_values do it. */
 yk_err exec_run(struct exec *e, const int64_t *sizes, const struct tensor *in, struct tensor *out, uint64_t seed,
     struct yk_diag *why);
+/* exec_run of a stage that also makes graph outputs whose shape depends on data: made by position in graph->outputs; of
+ * each such output of this stage the caller becomes a user, the other entries are NULL. */
+yk_err exec_run_made(struct exec *e, const int64_t *sizes, const struct tensor *in, struct tensor *out,
+    struct dyn_value **made, uint64_t seed, struct yk_diag *why);
 /* A run of a whole graph with values of any kind: in and out by position in graph->inputs and graph->outputs. This is
  * the way to sequences, optionals and outputs whose shape depends on data; what is a tensor of known shape must have
  * that shape. in is borrowed for the call; of each out the caller becomes a user (dyn_unref). */

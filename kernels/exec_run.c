@@ -210,8 +210,15 @@ static yk_err run_segment(struct exec *e, struct exec_segment *seg, const struct
     return YK_OK;
 }
 
+/* A graph output that this stage makes on its heap. */
+static bool is_made(const struct exec *e, int32_t v)
+{
+    int32_t producer = e->graph->values[v].producer;
+    return e->graph->values[v].kind == VALUE_NODE && producer >= 0 && e->in_stage[producer] && !shapes_has(&e->max, v);
+}
+
 /* The run itself; all tensors are checked. values_in by graph input (NULL where it is a tensor of the plan) and
- * values_out by graph output (filled where empty and not of the plan). */
+ * values_out by graph output (filled where the stage makes it on its heap). */
 static yk_err run_all(struct exec *e, const struct tensor *in, struct tensor *out, struct dyn_value *const *values_in,
     struct dyn_value **values_out, uint64_t seed, struct yk_diag *why)
 {
@@ -233,7 +240,7 @@ static yk_err run_all(struct exec *e, const struct tensor *in, struct tensor *ou
     for (int32_t i = 0; !err && i < e->n_segments; i++)
         err = run_segment(e, &e->segments[i], in, out, seed, why);
     for (int32_t k = 0; !err && e->dynamic && values_out && k < g->n_outputs; k++)
-        if (!values_out[k] && !(values_out[k] = dynamic_take(e->dynamic, g->outputs[k])))
+        if (is_made(e, g->outputs[k]) && !(values_out[k] = dynamic_take(e->dynamic, g->outputs[k])))
             err = yk_fail(why, YK_INTERNAL, "graph output '%s' was not made", g->values[g->outputs[k]].name);
     if (e->dynamic)
         dynamic_end(e->dynamic);
@@ -255,32 +262,44 @@ static yk_err check_tensors(
     return err;
 }
 
-/* A value that only exec_run_values takes or gives, YK_ABSENT if there is none. */
-static int32_t dynamic_border(const struct exec *e)
+/* A value that exec_run does not take or (outputs) give, YK_ABSENT if there is none. */
+static int32_t dynamic_border(const struct exec *e, bool outputs)
 {
     const struct graph *g = e->graph;
     for (int32_t k = 0; k < g->n_inputs; k++)
         if (!shapes_has(&e->max, g->inputs[k]) && e->dynamic)
             return g->inputs[k];
-    for (int32_t k = 0; k < g->n_outputs; k++) {
-        int32_t v = g->outputs[k], producer = g->values[v].producer;
-        if (!shapes_has(&e->max, v) && producer >= 0 && e->in_stage[producer])
-            return v;
-    }
+    for (int32_t k = 0; outputs && k < g->n_outputs; k++)
+        if (is_made(e, g->outputs[k]))
+            return g->outputs[k];
     return YK_ABSENT;
 }
 
-yk_err exec_run(struct exec *e, const int64_t *sizes, const struct tensor *in, struct tensor *out, uint64_t seed,
-    struct yk_diag *why)
+yk_err exec_run_made(struct exec *e, const int64_t *sizes, const struct tensor *in, struct tensor *out,
+    struct dyn_value **made, uint64_t seed, struct yk_diag *why)
 {
-    int32_t border = dynamic_border(e);
+    int32_t border = dynamic_border(e, made == NULL), n = e->graph->n_outputs;
     if (border != YK_ABSENT)
         return yk_fail(why, YK_UNSUPPORTED,
             "'%s' is a value whose size depends on data, which this way of running does "
             "not hand over",
             e->graph->values[border].name);
     yk_err err = check_tensors(e, sizes, in, out, why);
-    return err ? err : run_all(e, in, out, NULL, NULL, seed, why);
+    if (made)
+        memset(made, 0, (size_t)n * sizeof(*made));
+    if (!err)
+        err = run_all(e, in, out, NULL, made, seed, why);
+    for (int32_t k = 0; err && made && k < n; k++) {
+        dyn_unref(made[k]);
+        made[k] = NULL;
+    }
+    return err;
+}
+
+yk_err exec_run(struct exec *e, const int64_t *sizes, const struct tensor *in, struct tensor *out, uint64_t seed,
+    struct yk_diag *why)
+{
+    return exec_run_made(e, sizes, in, out, NULL, seed, why);
 }
 
 void exec_cancel(struct exec *e)

@@ -10,6 +10,8 @@ struct bed {
     const struct shapes *s;
     const char **forms; /* by node */
     void **made;        /* by value: weights that the graph has only hashes of */
+    void *inner;        /* the same of subgraphs: one for all of them */
+    int64_t inner_bytes;
     struct dyn_value **in, **out;
     double *ms;
 };
@@ -25,6 +27,20 @@ static yk_err make_weight(void *arg, int32_t value, const void **data, struct yk
     return *data ? YK_OK : yk_fail(why, YK_NOMEM, "no memory to profile");
 }
 
+static yk_err make_inner(void *arg, const struct value *weight, const void **data, struct yk_diag *why)
+{
+    struct bed *b = arg;
+    (void)weight;
+    *data = b->inner;
+    return *data ? YK_OK : yk_fail(why, YK_NOMEM, "no memory to profile");
+}
+
+static void largest_inner(void *arg, const struct value *weight)
+{
+    struct bed *b = arg;
+    b->inner_bytes = YK_MAX(b->inner_bytes, shape_bytes(&weight->shape));
+}
+
 static bool small_enough(const struct bed *b, struct op_ctx *c)
 {
     double flops = 0;
@@ -36,7 +52,7 @@ static bool small_enough(const struct bed *b, struct op_ctx *c)
     for (int32_t v = 0; v < b->g->n_values; v++)
         if (b->g->values[v].kind == VALUE_WEIGHT && !yk_add_i64(bytes, b->g->values[v].bytes, &bytes))
             return false;
-    return flops <= PROFILE_FLOPS && bytes <= PROFILE_WEIGHT_BYTES;
+    return flops <= PROFILE_FLOPS && bytes <= PROFILE_WEIGHT_BYTES && b->inner_bytes <= PROFILE_WEIGHT_BYTES;
 }
 
 static yk_err make_inputs(struct bed *b, struct yk_diag *why)
@@ -75,6 +91,8 @@ yk_err profile_dynamic(const struct graph *g, struct backends *backends, const s
     b.out = yk_try_alloc((size_t)g->n_outputs + 1, sizeof(struct dyn_value *));
     yk_err err = c && b.forms && b.made && b.in && b.out ? YK_OK : YK_NOMEM;
     memset(ms, 0, n_nodes * sizeof(*ms) - sizeof(*ms));
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        node_each_inner_weight(&g->nodes[i], largest_inner, &b);
     if (err || !small_enough(&b, c) || (err = make_inputs(&b, NULL)))
         goto out;
     for (int32_t i = 0; i < g->n_nodes; i++)
@@ -84,10 +102,12 @@ yk_err profile_dynamic(const struct graph *g, struct backends *backends, const s
         .max_sizes = sizes,
         .backends = backends,
         .weight = make_weight,
+        .inner_weight = make_inner,
         .weight_arg = &b,
         .heap_limit = PROFILE_HEAP_BYTES,
         .step_limit = PROFILE_STEPS,
         .time_limit_ms = PROFILE_RUN_MS};
+    b.inner = yk_try_alloc((size_t)b.inner_bytes + 1, 1);
     /* What fails on made-up inputs keeps the times that it had. */
     if (exec_open(&config, &e, NULL) == YK_OK) {
         exec_trace(e, on_node, &b);
@@ -106,6 +126,7 @@ out:
         dyn_unref(b.in[k]);
     for (int32_t v = 0; b.made && v < g->n_values; v++)
         free(b.made[v]);
+    free(b.inner);
     free(b.forms);
     free(b.made);
     free(b.in);

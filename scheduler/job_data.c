@@ -197,10 +197,9 @@ static yk_err find_outputs(struct job *j, const struct graph *g, struct blobs *b
         o->name = yk_xstrdup(g->values[g->outputs[i]].name);
         o->path = i ? yk_xasprintf("%s/job-%lld.%d.npy", blobs_dir(blobs), (long long)j->id, i)
                     : yk_xasprintf("%s/job-%lld.npy", blobs_dir(blobs), (long long)j->id);
-        o->whole = a->rank < 1 || (free_batch ? a->dims[0] != 2 || b->dims[0] != 3 : a->dims[0] != fixed);
-        if (j->want_outputs && !err && (a->rank < 0 || shape_count(a) < 0))
-            err = yk_fail(why, YK_UNSUPPORTED,
-                "output '%.60s' has a shape that depends on data; `yoke local infer` returns such outputs", o->name);
+        o->whole = a->rank < 1 || shape_count(a) < 0 ||
+                   (free_batch ? a->dims[0] != 2 || b->dims[0] != 3 : a->dims[0] != fixed);
+        o->depends = a->rank < 0 || shape_count(a) < 0;
     }
     for (int k = 0; k < n; k++)
         if (at[k].arena)
@@ -231,6 +230,53 @@ char *job_data_outputs_json(const struct job *j)
     return b.failed ? yk_xstrdup("[]") : (char *)b.data;
 }
 
+/* The first input or output that only makes sense for all samples of a request at once: one that is not by sample but
+ * has the batch's size elsewhere, an output that is not by sample. NULL: none. */
+static const char *not_by_sample(const struct job *j, const struct graph *g)
+{
+    int64_t fixed;
+    int32_t batch = graph_batch_dim(g, &fixed);
+    for (int i = 0; i < j->n_inputs; i++) {
+        const struct value *v = &g->values[j->inputs[i].value];
+        for (int32_t d = 0; j->inputs[i].whole && batch >= 0 && d < v->rank; d++)
+            if (v->dims[d].sym == batch)
+                return v->name;
+    }
+    for (int32_t i = 0; j->want_outputs && i < j->n_outputs; i++)
+        if (j->outputs[i].whole)
+            return j->outputs[i].name;
+    return NULL;
+}
+
+/* What is not by sample goes in one microbatch, so that it is what one device would give for all of them. */
+static yk_err fix_microbatch(struct job *j, const struct graph *g, struct yk_diag *why)
+{
+    int64_t fixed, all = j->batch, given = j->forced ? j->forced->microbatch : j->microbatch;
+    bool infer = strcmp(j->kind, "infer") == 0, free_batch = graph_batch_dim(g, &fixed) >= 0;
+    const char *name = infer ? not_by_sample(j, g) : NULL;
+    for (int32_t i = 0; j->want_outputs && i < j->n_outputs; i++) {
+        const struct job_output *o = &j->outputs[i];
+        if (o->depends && !infer)
+            return yk_fail(why, YK_UNSUPPORTED,
+                "output '%.60s' has a shape that depends on data: `yoke infer` returns such outputs, a batch job runs "
+                "without them",
+                o->name);
+        if (o->depends && !free_batch && all != fixed)
+            return yk_fail(why, YK_INVAL,
+                "output '%.60s' has a shape that depends on data: a job takes the model's batch of %lld, not %lld "
+                "samples",
+                o->name, (long long)fixed, (long long)all);
+    }
+    if (!name || !free_batch || all < 1)
+        return YK_OK;
+    if (given && given != all)
+        return yk_fail(why, YK_INVAL,
+            "'%.60s' is not by sample: all %lld samples go at once, in microbatches of %lld and not %lld", name,
+            (long long)all, (long long)all, (long long)given);
+    j->microbatch = all;
+    return YK_OK;
+}
+
 yk_err job_data_resolve(struct job *j, const struct graph *g, struct blobs *blobs, struct yk_diag *why)
 {
     yk_err err = given_sizes(j, g, why);
@@ -240,5 +286,7 @@ yk_err job_data_resolve(struct job *j, const struct graph *g, struct blobs *blob
         err = read_inputs(j, g, blobs, why);
     if (!err)
         err = all_sized(j, g, why);
-    return err ? err : find_outputs(j, g, blobs, why);
+    if (!err)
+        err = find_outputs(j, g, blobs, why);
+    return err ? err : fix_microbatch(j, g, why);
 }

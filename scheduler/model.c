@@ -88,34 +88,52 @@ static yk_err commit(int fd, const char *part, const char *path, yk_err err, str
     return err;
 }
 
+struct writing {
+    int fd;
+    const char *path, *file;
+    struct model *m;
+    struct model_blob **slices;
+    size_t *n;
+    int64_t at;
+    yk_err err;
+    struct yk_diag *why;
+};
+
+static void write_weight(void *arg, const struct value *v)
+{
+    static const uint8_t zeros[ALIGN];
+    struct writing *w = arg;
+    size_t pad = (size_t)((ALIGN - w->at % ALIGN) % ALIGN);
+    if (w->err || !v->data)
+        return;
+    w->m->weight_bytes += v->bytes;
+    if (!v->has_hash) /* inline in the skeleton */
+        return;
+    if ((w->err = write_all(w->fd, w->path, zeros, pad, w->why)) ||
+        (w->err = write_all(w->fd, w->path, v->data, (size_t)v->bytes, w->why)))
+        return;
+    w->at += (int64_t)pad;
+    *w->slices = yk_xrealloc(*w->slices, (*w->n + 2) * sizeof **w->slices);
+    struct model_blob *b = &(*w->slices)[(*w->n)++];
+    *b = (struct model_blob){.file = yk_xstrdup(w->file), .at = w->at, .bytes = v->bytes};
+    yk_hex(v->hash, sizeof v->hash, b->hash);
+    w->at += v->bytes;
+}
+
 static yk_err write_weights(const struct graph *g, const char *path, const char *file, struct model *m,
     struct model_blob **slices, size_t *n, struct yk_diag *why)
 {
-    static const uint8_t zeros[ALIGN];
     char *part = NULL;
-    yk_err err = YK_OK;
-    int64_t at = 0;
-    int fd = open_part(path, &part, why, &err);
-    for (int32_t i = 0; i < g->n_values && !err; i++) {
-        const struct value *v = &g->values[i];
-        if (v->kind != VALUE_WEIGHT || !v->data)
-            continue;
-        m->weight_bytes += v->bytes;
-        if (!v->has_hash) /* inline in the skeleton */
-            continue;
-        size_t pad = (size_t)((ALIGN - at % ALIGN) % ALIGN);
-        if ((err = write_all(fd, path, zeros, pad, why)) || (err = write_all(fd, path, v->data, (size_t)v->bytes, why)))
-            break;
-        at += (int64_t)pad;
-        *slices = yk_xrealloc(*slices, (*n + 2) * sizeof **slices);
-        struct model_blob *b = &(*slices)[(*n)++];
-        *b = (struct model_blob){.file = yk_xstrdup(file), .at = at, .bytes = v->bytes};
-        yk_hex(v->hash, sizeof v->hash, b->hash);
-        at += v->bytes;
-    }
-    err = commit(fd, part, path, err, why);
+    struct writing w = {.path = path, .file = file, .m = m, .slices = slices, .n = n, .why = why};
+    w.fd = open_part(path, &part, why, &w.err);
+    for (int32_t i = 0; i < g->n_values; i++)
+        if (g->values[i].kind == VALUE_WEIGHT)
+            write_weight(&w, &g->values[i]);
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        node_each_inner_weight(&g->nodes[i], write_weight, &w);
+    w.err = commit(w.fd, part, path, w.err, why);
     free(part);
-    return err;
+    return w.err;
 }
 
 static yk_err write_skeleton(const struct yk_buf *skeleton, const char *path, struct yk_diag *why)
