@@ -15,6 +15,7 @@
 #define MAX_OUTPUT_BYTES ((int64_t)1 << 31) /* of one microbatch */
 
 #define MAX_OUTPUTS 4096
+#define MAX_EARLY 256
 
 #define ENDED_US 5000000 /* agents' last figures come after their unload */
 
@@ -39,10 +40,43 @@ static struct generation_agent *member(struct generation *g, const char *agent)
     return NULL;
 }
 
+/* A result with outputs. It comes over another connection than run_started and may be here first: then it waits. */
+struct output {
+    struct sched *sched;
+    struct wire_msg head; /* owned */
+    struct shape *shapes; /* by tensor */
+    void *data;
+};
+
+static void output_free(struct output *o)
+{
+    wire_free(&o->head);
+    free(o->shapes);
+    free(o->data);
+    free(o);
+}
+
+struct early {
+    struct early *next;
+    struct output *output;
+};
+
+static void drop_early(struct generation *g)
+{
+    for (struct early *e = g->early, *next; e; e = next) {
+        next = e->next;
+        output_free(e->output);
+        free(e);
+    }
+    g->early = NULL;
+    g->n_early = 0;
+}
+
 /* ---- unloading ---- */
 
 static void generation_free(struct generation *g)
 {
+    drop_early(g);
     plan_free(g->plan);
     free(g->took);
     free(g);
@@ -67,6 +101,7 @@ static void generation_end(struct sched *s, struct generation *g, bool tell)
         if (tell)
             fleet_save(a);
     }
+    drop_early(g);
     g->job_id = g->job->id;
     g->job = NULL;
     g->ended_us = net_now_us(s->net);
@@ -467,6 +502,8 @@ static void on_loaded(struct sched *s, struct fleet_agent *a, struct generation 
     start_running(s, j);
 }
 
+static void take_early(struct sched *s, struct generation *g);
+
 static void on_run_started(struct sched *s, struct generation *g, const struct wire_run_started *m)
 {
     struct job *j = g->job;
@@ -486,6 +523,8 @@ static void on_run_started(struct sched *s, struct generation *g, const struct w
         jobs_event(s, j->id, "note", "%.300s", m->note);
     if (j->samples == 0)
         jobs_finish(s, j);
+    else
+        take_early(s, g);
 }
 
 static void on_run_done(struct sched *s, struct fleet_agent *a, struct generation *g, const struct wire_run_done *m)
@@ -672,29 +711,38 @@ yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg
 
 /* ---- outputs ---- */
 
-struct output {
-    struct sched *sched;
-    struct wire_msg head; /* owned */
-    struct shape *shapes; /* by tensor */
-    void *data;
-};
-
-static void output_free(struct output *o)
-{
-    wire_free(&o->head);
-    free(o->shapes);
-    free(o->data);
-    free(o);
-}
-
 static void output_done(void *arg, yk_err err)
 {
     struct output *o = arg;
     const struct wire_result *r = &o->head.as.result;
     struct generation *g = err ? NULL : find(o->sched, r->generation);
+    bool early = g && g->job->state == JOB_RUNNING && !g->job->done_map;
+    if (early && g->n_early < MAX_EARLY) {
+        struct early *e = yk_xalloc(sizeof *e);
+        *e = (struct early){g->early, o};
+        g->early = e;
+        g->n_early++;
+        return;
+    }
     if (g)
         take_result(o->sched, g, r, o->shapes, o->data);
     output_free(o);
+}
+
+static void take_early(struct sched *s, struct generation *g)
+{
+    struct early *e = g->early;
+    int64_t id = g->id;
+    g->early = NULL;
+    g->n_early = 0;
+    while (e) { /* the last of them may end the generation */
+        struct early *next = e->next;
+        if ((g = find(s, id)))
+            take_result(s, g, &e->output->head.as.result, e->output->shapes, e->output->data);
+        output_free(e->output);
+        free(e);
+        e = next;
+    }
 }
 
 /* The shape of a described tensor, and how far its bytes reach. */

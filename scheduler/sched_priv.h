@@ -31,6 +31,8 @@ struct generation {
         double compute_ms, slow_factor; /* factor: of its agent when this was planned */
         int64_t microbatches;
     } * took;
+    struct early *early; /* dispatch.c */
+    int n_early;
 };
 
 struct sched_waiter {
