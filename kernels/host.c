@@ -3,6 +3,7 @@
 #include "kernels/host.h"
 
 #include "common/memplan.h"
+#include "kernels/layout.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -32,6 +33,7 @@ struct step {
     const struct host_kernel *kernel;
     struct slot *in, *out;
     void *packed;
+    uint64_t last_in, last_out; /* as in host_call */
 };
 
 struct segment {
@@ -274,6 +276,40 @@ static yk_err plan_own(
     return err;
 }
 
+static uint64_t last_of(const int32_t *values, int32_t n, const uint8_t *last)
+{
+    uint64_t bits = 0;
+    for (int32_t i = 0; i < n && i < 64; i++)
+        if (values[i] >= 0 && last[values[i]])
+            bits |= (uint64_t)1 << i;
+    return bits;
+}
+
+static yk_err choose_layouts(struct segment *s, const struct backend_segment *seg)
+{
+    const struct graph *g = seg->graph;
+    uint8_t *last = yk_try_alloc((size_t)YK_MAX(g->n_values, 1), 1);
+    const struct host_kernel **kernels = yk_try_alloc((size_t)YK_MAX(s->n_steps, 1), sizeof(*kernels));
+    yk_err err = last && kernels ? YK_OK : YK_NOMEM;
+    for (int32_t i = 0; !err && i < s->n_steps; i++) {
+        const struct node *n = &g->nodes[s->steps[i].node];
+        kernels[i] = s->steps[i].kernel;
+        for (int k = 0; k < n->n_out; k++)
+            if (s->steps[i].out[k].kind == SLOT_PLACE)
+                last[n->out[k]] = 1;
+    }
+    if (!err)
+        layout_choose(seg, kernels, last);
+    for (int32_t i = 0; !err && i < s->n_steps; i++) {
+        const struct node *n = &g->nodes[s->steps[i].node];
+        s->steps[i].last_in = last_of(n->in, n->n_in, last);
+        s->steps[i].last_out = last_of(n->out, n->n_out, last);
+    }
+    free(kernels);
+    free(last);
+    return err;
+}
+
 yk_err host_prepare(struct backend *b, const struct backend_segment *seg, void **handle, int64_t *scratch_bytes,
     int64_t *packed_bytes, struct yk_diag *why)
 {
@@ -339,6 +375,8 @@ yk_err host_prepare(struct backend *b, const struct backend_segment *seg, void *
                 goto out;
         }
     }
+    if ((err = choose_layouts(s, seg)))
+        goto out;
     *handle = s;
     *scratch_bytes = s->planned ? s->plan.arena_bytes : 0;
     *packed_bytes = packed;
@@ -427,6 +465,8 @@ static yk_err run_step(struct host *h, struct segment *s, struct step *st, const
     c->n_in = n->n_in;
     c->n_out = n->n_out;
     c->packed = st->packed;
+    c->last_in = st->last_in;
+    c->last_out = st->last_out;
     c->workspace = run->scratch ? (char *)run->scratch + s->workspace_offset : NULL;
     c->pool = h->pool;
     c->seed = run->seed;

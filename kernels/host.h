@@ -16,7 +16,7 @@ struct host_call {
     int n_in, n_out;
     struct tensor in[OP_MAX_IN];   /* dtype DT_NONE and data NULL if absent */
     struct tensor out[OP_MAX_OUT]; /* likewise if not wanted */
-    uint32_t last_in, last_out;    /* bit i: in[i] / out[i] is stored channels last (NHWC), see enum host_layout */
+    uint64_t last_in, last_out;    /* bit i: in[i] / out[i] is stored channels last (NHWC), see enum host_layout */
     const void *packed;            /* what pack made; NULL if the row has no pack */
     void *workspace;               /* as sizes asked at the maximum shapes, aligned 64 */
     struct pool *pool;
@@ -29,7 +29,7 @@ struct host_call {
 enum host_layout {
     HOST_DENSE, /* row-major only */
     HOST_ANY,   /* any mixture, as last_in and last_out say */
-    HOST_SAME   /* all operands of rank 4 the same way (others: one element, or as claims_last allows) */
+    HOST_SAME   /* results and operands all the same way, but for those that are the same bytes either way */
 };
 
 struct host_kernel {

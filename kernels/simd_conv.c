@@ -189,6 +189,47 @@ SIMD_CLONES static void pool_plane(const struct conv_job *j, float *y, const flo
         }
 }
 
+/* One row of output pixels, channels last; the taps of an element in the same order as above. */
+SIMD_CLONES static void pool_pixels(const struct conv_job *j, float *y, const float *x, int64_t oy)
+{
+    const struct conv_dims *d = &j->d;
+    int64_t ch = d->c;
+    for (int64_t ox = 0; ox < d->out[2]; ox++, y += ch) {
+        for (int64_t i = 0; i < ch; i++)
+            y[i] = j->max ? -INFINITY : 0;
+        for (int64_t kb = 0; kb < d->k[1]; kb++) {
+            const float *line = input_row(d, x, 0, oy, 0, kb);
+            if (!line)
+                continue;
+            line = x + (line - x) * ch;
+            for (int64_t kc = 0; kc < d->k[2]; kc++) {
+                int64_t at = ox * d->stride[2] + kc * d->dilation[2] - d->pad_begin[2];
+                if (at < 0 || at >= d->in[2])
+                    continue;
+                if (j->max)
+                    row_max(y, line + at * ch, 1, ch);
+                else
+                    row_axpy(y, line + at * ch, 1, 1, ch);
+            }
+        }
+        if (j->max)
+            continue;
+        int64_t count = inside_count(d, 0, 0, j->include_pad) * inside_count(d, 1, oy, j->include_pad) *
+                        inside_count(d, 2, ox, j->include_pad);
+        for (int64_t i = 0; i < ch; i++)
+            y[i] = count ? y[i] / (float)count : 0;
+    }
+}
+
+static void pool_pixels_piece(void *arg, int64_t begin, int64_t end)
+{
+    const struct conv_job *j = arg;
+    const struct conv_dims *d = &j->d;
+    for (int64_t r = begin; r < end; r++)
+        pool_pixels(j, (float *)j->c->out[0].data + r * d->out[2] * d->c,
+            (const float *)j->c->in[0].data + r / d->out[1] * d->in[1] * d->in[2] * d->c, r % d->out[1]);
+}
+
 static void pool_piece(void *arg, int64_t begin, int64_t end)
 {
     const struct conv_job *j = arg;
@@ -213,10 +254,17 @@ static yk_err run_pool(struct host_call *c)
     j.max = !strcmp(c->node->op->name, "MaxPool");
     j.include_pad = node_attr_i(c->node, "count_include_pad", 0) != 0;
     int64_t work = j.d.out[0] * j.d.out[1] * j.d.out[2] * j.d.k[0] * j.d.k[1] * j.d.k[2];
-    host_split(c, j.d.n * j.d.c, YK_MAX(work / 2, 1), pool_piece, &j);
+    if ((c->last_in | c->last_out) & 1)
+        host_split(c, j.d.n * j.d.out[1], YK_MAX(work * j.d.c / YK_MAX(j.d.out[1], 1) / 4, 1), pool_pixels_piece, &j);
+    else
+        host_split(c, j.d.n * j.d.c, YK_MAX(work / 2, 1), pool_piece, &j);
     return YK_OK;
 }
 
+#define POOL(name)                                                                                          \
+    {                                                                                                       \
+        .domain = "", .op = name, .kind = "pool", .claim = claim_pool, .run = run_pool, .layout = HOST_SAME \
+    }
 #define ROW(dom, name, kind_name, claims, fn)                                    \
     {                                                                            \
         .domain = dom, .op = name, .kind = kind_name, .claim = claims, .run = fn \
@@ -224,7 +272,7 @@ static yk_err run_pool(struct host_call *c)
 static const struct host_kernel rows[] = {
     ROW("", "Conv", "conv.depthwise", claim_depthwise, run_depthwise),
     ROW("ai.yoke", "FusedConv", "conv.depthwise", claim_depthwise, run_depthwise),
-    ROW("", "MaxPool", "pool", claim_pool, run_pool),
-    ROW("", "AveragePool", "pool", claim_pool, run_pool),
+    POOL("MaxPool"),
+    POOL("AveragePool"),
 };
 const struct host_rows simd_conv = {rows, (int)YK_COUNT(rows)};

