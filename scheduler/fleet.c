@@ -56,10 +56,9 @@ yk_err fleet_send(struct fleet_agent *a, enum wire_type type, const void *msg)
     return a->control ? chan_send(a->control, type, msg) : YK_CLOSED;
 }
 
-bool fleet_has_isa(const struct fleet *f, const char *isa)
+static bool has_isa(const struct fleet *f, const char *isa, size_t n)
 {
     bool gone = false;
-    size_t n = strlen(isa);
     for (const struct fleet_agent *a = f->agents; a; a = a->next) {
         gone = gone || a->refused;
         if (strlen(a->backends) + 1 == sizeof a->backends) /* cut off: who knows */
@@ -69,6 +68,17 @@ bool fleet_has_isa(const struct fleet *f, const char *isa)
                 return true;
     }
     return !gone;
+}
+
+bool fleet_has_isa(const struct fleet *f, const char *isa)
+{
+    for (const char *part = isa; *part;) { /* a node that depends on data has several: "dynamic@a+b" */
+        size_t n = strcspn(part, "+");
+        if (!has_isa(f, part, n))
+            return false;
+        part += n + (part[n] == '+');
+    }
+    return true;
 }
 
 const char *fleet_url(const struct fleet_agent *a, const struct fleet_agent *viewer)

@@ -39,6 +39,7 @@ struct fake {
     struct fake **others;                        /* NULL-ended: a dead or frozen peer stops the pipeline, as it would */
     bool stall_load, stall_probe, stall_profile; /* say nothing */
     const char *fail_load;                       /* error text */
+    int64_t started_late_ms;                     /* so long results overtake run_started */
     int fail_runs;                               /* so many runs end with an error */
     int64_t quit_at;                             /* vanish after this many results; 0: never */
 
@@ -50,7 +51,7 @@ struct fake {
     char got_name[64];
 
     struct chan *control, *blob;
-    struct net_timer *ping, *step, *redial;
+    struct net_timer *ping, *step, *redial, *late;
     struct fake_load load[FAKE_LOADS];
     int64_t seq;
 
@@ -104,7 +105,8 @@ static void fake_stop_timers(struct fake *f)
     net_timer_cancel(f->ping);
     net_timer_cancel(f->step);
     net_timer_cancel(f->redial);
-    f->ping = f->step = f->redial = NULL;
+    net_timer_cancel(f->late);
+    f->ping = f->step = f->redial = f->late = NULL;
 }
 
 static void fake_forget(struct fake *f)
@@ -247,12 +249,20 @@ static void fake_step(void *arg)
     f->step = net_timer(f->net, (int64_t)(ms * 1000) + 1, fake_step, f);
 }
 
-static void fake_run_begin(struct fake *f)
+static void fake_run_started(void *arg)
 {
+    struct fake *f = arg;
     struct wire_run_started s = {.generation = f->generation,
         .job = f->job,
         .samples = f->count,
         .microbatches = (f->count + f->microbatch - 1) / f->microbatch};
+    f->late = NULL;
+    if (f->control)
+        chan_send(f->control, WIRE_TYPE_run_started, &s);
+}
+
+static void fake_run_begin(struct fake *f)
+{
     if (f->fail_runs > 0) {
         f->fail_runs--;
         fake_run_end(f, "IO", "the data set is broken");
@@ -260,7 +270,12 @@ static void fake_run_begin(struct fake *f)
     }
     f->running = true;
     f->next = 0;
-    chan_send(f->control, WIRE_TYPE_run_started, &s);
+    net_timer_cancel(f->late);
+    f->late = NULL;
+    if (f->started_late_ms)
+        f->late = net_timer(f->net, f->started_late_ms * 1000, fake_run_started, f);
+    else
+        fake_run_started(f);
     net_timer_cancel(f->step);
     f->step = net_timer(f->net, 1000, fake_step, f);
 }

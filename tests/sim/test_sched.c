@@ -40,6 +40,22 @@ static void batch_ends_well(void **state)
         assert_int_equal(h->pc.load[i].generation, 0);
 }
 
+/* Outputs come over another connection than run_started, and may overtake it. */
+static void results_before_run_started(void **state)
+{
+    struct here *h = *state;
+    h->pc.started_late_ms = 100;
+    begin(h);
+    int64_t id = submit(h, BATCH ",\"microbatch\":10}");
+    wait_over(h, id, 30000);
+    expect_done(h, id, 1000);
+    expect_output(h, id, 1000);
+    assert_int_equal(h->pc.results, 100);
+    struct json *doc;
+    assert_int_equal(json_i64(json_find(job_row(h, id, &doc), "replans"), -1), 0);
+    json_free(doc);
+}
+
 static void samples_that_do_not_divide(void **state)
 {
     struct here *h = *state;
@@ -608,6 +624,7 @@ int main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(batch_ends_well),
+        T(results_before_run_started),
         T(samples_that_do_not_divide),
         T(profile_is_kept),
         T(forced_two_stages),

@@ -248,7 +248,9 @@ static void isa_that_is_gone(void **state)
     run_ms(h, 1000);
     assert_true(agent_of(h, "pc")->refused);
     assert_false(fleet_has_isa(h->fleet, "device-1"));
-    assert_false(fleet_has_isa(h->fleet, "gener")); /* whole names only */
+    assert_false(fleet_has_isa(h->fleet, "gener"));            /* whole names only */
+    assert_false(fleet_has_isa(h->fleet, "generic+device-1")); /* of a node that depends on data: all of them */
+    assert_true(fleet_has_isa(h->fleet, "generic+generic"));
     assert_true(fleet_has_isa(h->fleet, "generic"));
 }
 
