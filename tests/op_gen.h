@@ -267,4 +267,35 @@ static inline bool gen_near(
     return !(diff > ulp * ulp * 10 * (power + (n ? 0 : 1)));
 }
 
+static inline double gen_largest(const struct tensor *t)
+{
+    double most = 0;
+    for (int64_t i = 0, n = dtype_is_float(t->shape.dtype) ? tensor_count(t) : 0; i < n; i++) {
+        double v = fabs(ref_d(t, i));
+        if (!(v <= most))
+            most = isnan(v) ? INFINITY : v;
+    }
+    return most;
+}
+
+/* For gen_near: what a sum inside an op may be made of. Infinite or near the largest float: no bound holds. */
+static inline double gen_scale(const struct op *op, const struct tensor *in, int n_in)
+{
+    bool contraction = op->flags & OP_CONTRACTION;
+    double scale = 1;
+    if (op->flags & OP_ELEMENTWISE)
+        return 0;
+    for (int k = 0; k < n_in; k++) {
+        if (in[k].shape.dtype == DT_NONE)
+            continue;
+        double most = gen_largest(&in[k]);
+        if (k == (contraction ? 1 : 0))
+            most *= sqrt((double)YK_MAX(tensor_count(&in[k]), 1));
+        scale = k == 0 ? most : scale * YK_MAX(most, 1);
+    }
+    if (strstr(op->name, "Normalization"))
+        scale *= 320; /* 1 / sqrt(epsilon): rows of equal elements show the last bit of their mean */
+    return scale;
+}
+
 #endif
