@@ -12,6 +12,8 @@ void candidate_fini(struct candidate *c)
     free(c->lines);
     free(c->shares);
     free(c->memory);
+    free(c->fixed);
+    free(c->each);
     *c = (struct candidate){0};
 }
 
@@ -30,7 +32,8 @@ static int32_t depth_of(const struct candidate *c, int32_t line, int32_t depth)
 
 /* ---- memory ---- */
 
-yk_err candidate_set_memory(const struct cost_model *m, struct candidate *c, int64_t *memory, struct yk_diag *why)
+/* Takes memory. */
+static yk_err set_memory(const struct cost_model *m, struct candidate *c, int64_t *memory, struct yk_diag *why)
 {
     const struct view *v = m->view;
     int64_t *by_agent = yk_xalloc(((size_t)v->n_agents + 1) * sizeof *by_agent);
@@ -60,24 +63,48 @@ yk_err candidate_set_memory(const struct cost_model *m, struct candidate *c, int
     return err;
 }
 
-yk_err candidate_memory(const struct cost_model *m, struct candidate *c, int32_t depth, struct yk_diag *why)
+static yk_err find_parts(const struct cost_model *m, struct candidate *c, struct yk_diag *why)
 {
     int32_t n = m->graph->n_nodes, at = 0;
-    int64_t *memory = yk_xalloc(((size_t)stages_of(c) + 1) * sizeof *memory);
+    if (c->fixed)
+        return YK_OK;
+    int64_t *fixed = yk_xalloc(((size_t)stages_of(c) + 1) * sizeof *fixed);
+    int64_t *each = yk_xalloc(((size_t)stages_of(c) + 1) * sizeof *each);
     uint8_t *in_stage = yk_xalloc((size_t)n + 1);
     yk_err err = YK_OK;
     for (int32_t i = 0; i < c->n_lines && !err; i++)
         for (int32_t s = 0; s < c->lines[i].n_stages && !err; s++, at++) {
             for (int32_t k = 0; k < n; k++)
                 in_stage[k] = c->lines[i].stage_of[k] == s;
-            err = cost_memory(m, in_stage, depth_of(c, i, depth), &memory[at], why);
+            err = cost_memory_parts(m, in_stage, &fixed[at], &each[at], why);
         }
     free(in_stage);
+    if (err) {
+        free(fixed);
+        free(each);
+        return err;
+    }
+    c->fixed = fixed;
+    c->each = each;
+    return YK_OK;
+}
+
+yk_err candidate_memory(const struct cost_model *m, struct candidate *c, int32_t depth, struct yk_diag *why)
+{
+    yk_err err = find_parts(m, c, why);
+    if (err)
+        return err;
+    int64_t *memory = yk_xalloc(((size_t)stages_of(c) + 1) * sizeof *memory);
+    for (int32_t i = 0, at = 0; i < c->n_lines && !err; i++)
+        for (int32_t s = 0; s < c->lines[i].n_stages && !err; s++, at++)
+            if (!yk_mul_i64(depth_of(c, i, depth), c->each[at], &memory[at]) ||
+                !yk_add_i64(memory[at], c->fixed[at], &memory[at]))
+                err = yk_fail(why, YK_LIMIT, "the memory of stage %d overflows at depth %d", s, depth_of(c, i, depth));
     if (err) {
         free(memory);
         return err;
     }
-    return candidate_set_memory(m, c, memory, why);
+    return set_memory(m, c, memory, why);
 }
 
 /* ---- the event model ---- */

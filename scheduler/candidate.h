@@ -14,7 +14,8 @@ struct candidate {
     const struct plan *given; /* each pipeline has the depth that this plan gives it; NULL: all have `depth` */
     double cost_ms, step_ms;
     char bottleneck[160];
-    int64_t *memory; /* by stage of the first pipeline, then the next ...; at depth */
+    int64_t *memory;       /* by stage of the first pipeline, then the next ...; at depth */
+    int64_t *fixed, *each; /* the same without microbatches, and for each of the depth; NULL: not asked for yet */
 };
 
 /* Memory of every stage at depth, and whether it fits; why names agent, need and limit. */
@@ -28,8 +29,6 @@ void candidate_fini(struct candidate *c);
 /* The text of --explain. chosen first; others sorted by step time. free() it. */
 char *candidate_explain(const struct cost_model *m, const struct candidate *chosen, const struct candidate *single,
     const struct candidate *const *others, int32_t n_others, const char *solver);
-/* The same with the bytes of its stages known: takes memory. */
-yk_err candidate_set_memory(const struct cost_model *m, struct candidate *c, int64_t *memory, struct yk_diag *why);
 /* "pc 0-5 | phone 6-11", for lists of alternatives. free() it. */
 char *candidate_text(const struct cost_model *m, const struct candidate *c);
 

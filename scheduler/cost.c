@@ -109,7 +109,14 @@ static double interpolate(const struct view_time *t, int32_t n, int64_t size)
     return t[n - 1].ms * (double)size / (double)t[n - 1].size;
 }
 
-static double node_time(struct cost_model *m, int32_t agent, int32_t node, struct op_ctx *ctx, enum view_origin *origin)
+struct node_work { /* of the node that was asked for last */
+    struct op_ctx *ctx;
+    int32_t node;
+    double flops, bytes;
+};
+
+static double node_time(
+    struct cost_model *m, int32_t agent, int32_t node, struct node_work *work, enum view_origin *origin)
 {
     const struct view_agent *a = &m->view->agents[agent];
     double ms = NAN, slow = a->slow_factor > 0 ? a->slow_factor : 1;
@@ -124,8 +131,11 @@ static double node_time(struct cost_model *m, int32_t agent, int32_t node, struc
             m->table[node].workspace_bytes = YK_MAX(m->table[node].workspace_bytes, rows[n - 1].workspace_bytes);
         }
     } else if (a->gflops > 0) {
-        shapes_node(m->graph, &m->shapes, node, ctx);
-        ms = op_flops(ctx) / a->gflops * 1e-6 + (a->gbytes_per_s > 0 ? op_bytes(ctx) / a->gbytes_per_s * 1e-6 : 0);
+        if (work->node != node) {
+            shapes_node(m->graph, &m->shapes, node, work->ctx);
+            *work = (struct node_work){work->ctx, node, op_flops(work->ctx), op_bytes(work->ctx)};
+        }
+        ms = work->flops / a->gflops * 1e-6 + (a->gbytes_per_s > 0 ? work->bytes / a->gbytes_per_s * 1e-6 : 0);
         *origin = VIEW_ROOFLINE;
     }
     double idle = 1 - YK_MIN(YK_MAX(a->busy_frac, 0.0), 0.95);
@@ -178,16 +188,16 @@ yk_err cost_init(struct cost_model *m, const struct solve_request *req, const st
     m->table = yk_xalloc(nodes * sizeof *m->table);
     m->node_ms = yk_xalloc(((size_t)v->n_agents + 1) * nodes * sizeof *m->node_ms);
     m->origin = yk_xalloc(((size_t)v->n_agents + 1) * sizeof *m->origin);
-    struct op_ctx *ctx = yk_xalloc(sizeof *ctx);
-    for (int32_t a = 0; a < v->n_agents; a++) {
+    struct node_work work = {.ctx = yk_xalloc(sizeof *work.ctx), .node = -1};
+    for (int32_t a = 0; a < v->n_agents; a++)
         m->origin[a] = VIEW_PROFILE;
-        for (int32_t i = 0; i < g->n_nodes; i++) {
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        for (int32_t a = 0; a < v->n_agents; a++) {
             enum view_origin origin = VIEW_UNKNOWN;
-            m->node_ms[(size_t)a * (size_t)g->n_nodes + (size_t)i] = node_time(m, a, i, ctx, &origin);
+            m->node_ms[(size_t)a * (size_t)g->n_nodes + (size_t)i] = node_time(m, a, i, &work, &origin);
             m->origin[a] = YK_MIN(m->origin[a], origin);
         }
-    }
-    free(ctx);
+    free(work.ctx);
     index_links(m);
     return YK_OK;
 }
@@ -258,6 +268,19 @@ void cost_resource_name(const struct cost_model *m, int32_t resource, char *out)
             }
         snprintf(out, 160, "medium %d", shared);
     }
+}
+
+yk_err cost_memory_parts(
+    const struct cost_model *m, const uint8_t *in_stage, int64_t *fixed, int64_t *each, struct yk_diag *why)
+{
+    struct memplan plan;
+    yk_err err = memplan_make(m->graph, &m->shapes, in_stage, m->table, 1, &plan, why);
+    if (err)
+        return err;
+    *each = plan.in_bytes + plan.out_bytes;
+    *fixed = plan.total_bytes - *each;
+    memplan_fini(&plan);
+    return YK_OK;
 }
 
 yk_err cost_memory(

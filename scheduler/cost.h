@@ -81,7 +81,10 @@ double cost_transfer_ms(const struct cost_model *m, int32_t link, int64_t bytes,
 int32_t cost_link(const struct cost_model *m, int32_t from, int32_t to); /* -1: none usable */
 /* "agent pc", "link pc->phone", "link pc<->phone". out: 160 bytes. */
 void cost_resource_name(const struct cost_model *m, int32_t resource, char *out);
-/* Bytes a stage takes on its agent at this depth. */
+/* Bytes a stage takes on its agent: fixed, and each for one microbatch of the depth more. */
+yk_err cost_memory_parts(
+    const struct cost_model *m, const uint8_t *in_stage, int64_t *fixed, int64_t *each, struct yk_diag *why);
+/* The same at this depth. */
 yk_err cost_memory(
     const struct cost_model *m, const uint8_t *in_stage, int32_t depth, int64_t *out, struct yk_diag *why);
 

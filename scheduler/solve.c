@@ -32,7 +32,8 @@ struct size_pool {
     struct candidate *at;
     int32_t n;
     bool ready;
-    int64_t whole_bytes; /* of the whole model on one device; -1 until it is known */
+    bool whole_known;
+    int64_t whole_fixed, whole_each; /* bytes of the whole model on one device, and for each of the depth */
 };
 
 struct pool {
@@ -114,16 +115,20 @@ static yk_err add_chain(struct size_pool *p, const struct solve_chain *chain, st
 /* The whole model takes the same on every device. */
 static yk_err single_memory(struct size_pool *p, struct candidate *c, struct yk_diag *why)
 {
-    if (p->whole_bytes >= 0) {
-        int64_t *memory = yk_xalloc(2 * sizeof *memory);
-        memory[0] = p->whole_bytes;
-        return candidate_set_memory(&p->model, c, memory, why);
+    if (!p->whole_known) {
+        uint8_t *all = yk_xalloc((size_t)p->model.graph->n_nodes + 1);
+        memset(all, 1, (size_t)p->model.graph->n_nodes);
+        yk_err err = cost_memory_parts(&p->model, all, &p->whole_fixed, &p->whole_each, why);
+        free(all);
+        if (err)
+            return err;
+        p->whole_known = true;
     }
-    uint8_t *all = yk_xalloc((size_t)p->model.graph->n_nodes + 1);
-    memset(all, 1, (size_t)p->model.graph->n_nodes);
-    yk_err err = cost_memory(&p->model, all, 1, &p->whole_bytes, why);
-    free(all);
-    return err ? err : single_memory(p, c, why);
+    c->fixed = yk_xalloc(2 * sizeof *c->fixed);
+    c->each = yk_xalloc(2 * sizeof *c->each);
+    c->fixed[0] = p->whole_fixed;
+    c->each[0] = p->whole_each;
+    return candidate_memory(&p->model, c, 1, why);
 }
 
 /* Every single device, for every source that may be; the reasons why one cannot go to `reasons`. */
@@ -443,7 +448,6 @@ static yk_err solve_forced(
     if ((err = cost_init(&p->model, req, v, form, req->forced->microbatch, why)))
         goto out;
     p->ready = true;
-    p->whole_bytes = -1;
     if ((err = plan_check(req->forced, req->graph, &p->model.shapes, why)))
         goto out;
     struct candidate forced;
@@ -530,7 +534,6 @@ static yk_err solve_search(
         if ((err = cost_init(&p->model, req, v, form, sizes[i], why)))
             break;
         p->ready = true;
-        p->whole_bytes = -1;
         p->model.stop_ms = pool->stop_ms;
         /* Nothing needs less memory than the smallest size: its reasons are the ones to tell. */
         size_t told = reasons.len;

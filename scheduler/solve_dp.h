@@ -1,11 +1,12 @@
 /* The exact solver: chains of distinct agents over the prefix cuts of the canonical order, by dynamic programming.
  *
- * A label is a prefix of the nodes placed on some agents: position, agents used, who owns each value that is still
- * needed, the sum of all times and the load of every resource. A label is dropped if another with the same position,
- * agents and owners is no worse in the sum, in the largest load and in every load that can still grow, or if its bound
- * reaches the best known. Since transfers
- * go straight from the owner of a value to each user, the owners are all of the past that the future can see: so the
- * optimum of cost.h's closed form over these chains is found. */
+ * The bottlenecks that the optimum may have are looked at in narrow intervals; in each, a label is a prefix of the
+ * nodes placed on some agents: position, agents used, who owns each value that is still needed, the sum of all times,
+ * the largest load, and the loads that can still grow. A label is dropped if another of its position, agents and owners
+ * is no worse, or if no completion in the interval can cost less than the best known (solve_bound.c). Agents of one
+ * kind are taken in order; owners from which everything costs the same count as one. Since transfers go straight from
+ * the owner of a value to each user, the owners are all of the past that the future can see: so the optimum of cost.h's
+ * closed form over these chains is found. */
 #ifndef YK_SOLVE_DP_H
 #define YK_SOLVE_DP_H
 

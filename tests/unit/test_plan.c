@@ -313,7 +313,7 @@ static void fixed_batch(void **state)
     struct graph *g = fx_open();
     int32_t v = fx_input(g, "x", DT_F32, (const int64_t[]){2, 8}, 2);
     for (int i = 0; i < 4; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "v%d", i);
         v = fx_node(g, "Relu", name, IDS(v));
     }
