@@ -71,7 +71,7 @@ static void build(struct net *n)
     int32_t a = pool(n, "MaxPool", v, 3, 2), b = conv(n, a, 20, 20, 1, 3, 1);
     in[0] = b;
     for (int i = 1; i < 5; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof(name), "bn%d", i);
         in[i] = graphs_weight(n->g, name, DT_F32, 1, ch, &n->r);
         for (int64_t k = 0; i == 4 && k < ch[0]; k++) /* variances */
