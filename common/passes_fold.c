@@ -6,6 +6,9 @@
 
 /* Folding may not blow a small file up: results together stay below twice the weights plus this. */
 #define FOLD_SPARE_BYTES ((int64_t)64 << 20)
+/* Nor may it take long: operations and bytes that folding may work on, beside so many for each byte of the weights. */
+#define FOLD_SPARE_WORK 5e8
+#define FOLD_WORK_PER_BYTE 64
 #define FOLD_ROUNDS 16
 
 /* ---- nodes that change nothing ---- */
@@ -107,6 +110,7 @@ struct fold {
     passes_eval eval;
     void *arg;
     int64_t left; /* bytes that folding may still make */
+    double work;  /* operations and bytes that it may still work on */
     struct op_ctx *c;
     int64_t content[OP_MAX_IN][OP_MAX_CONTENT];
 };
@@ -195,6 +199,10 @@ static yk_err fold_node(struct fold *f, int32_t index, bool *changed, struct yk_
     bool floats = strcmp(n->op->name, "Constant") == 0;
     if ((!known && !floats && !f->eval) || bytes > f->left)
         return YK_OK;
+    double work = known ? 0 : op_flops(f->c) + op_bytes(f->c);
+    if (!(work <= f->work)) /* it runs like any other node */
+        return YK_OK;
+    f->work -= work;
     for (int32_t k = 0; k < n->n_out; k++) {
         data[k] = graph_alloc_data(g, shape_bytes(&f->c->out[k]));
         if (!data[k])
@@ -240,12 +248,13 @@ yk_err passes_fold_constants(struct graph *g, passes_eval eval, void *arg, struc
     struct fold *f = yk_try_alloc(1, sizeof *f);
     if (!f)
         return yk_fail(why, YK_NOMEM, "no memory to fold");
-    *f = (struct fold){.g = g, .eval = eval, .arg = arg, .left = FOLD_SPARE_BYTES};
+    *f = (struct fold){.g = g, .eval = eval, .arg = arg, .left = FOLD_SPARE_BYTES, .work = FOLD_SPARE_WORK};
     f->c = yk_try_alloc(1, sizeof *f->c);
     yk_err err = f->c ? pass_compact(g, why) : yk_fail(why, YK_NOMEM, "no memory to fold");
     for (int32_t v = 0; !err && v < g->n_values; v++)
         if (g->values[v].kind == VALUE_WEIGHT && g->values[v].bytes > 0)
-            f->left = YK_MIN(f->left + 2 * YK_MIN(g->values[v].bytes, INT64_MAX / 8), INT64_MAX / 2);
+            f->left = YK_MIN(f->left + 2 * YK_MIN(g->values[v].bytes, INT64_MAX / 8), INT64_MAX / 2),
+            f->work += FOLD_WORK_PER_BYTE * (double)g->values[v].bytes;
     bool changed = true;
     for (int round = 0; !err && changed && round < FOLD_ROUNDS; round++) {
         changed = false;

@@ -167,6 +167,25 @@ static void test_fold_bounded(void **state)
     graph_close(g);
 }
 
+/* Nor can it keep the importer busy: 100 products of one small weight would be 1.6e9 operations. */
+static void test_fold_work_bounded(void **state)
+{
+    (void)state;
+    struct graph *g = fx_open();
+    int64_t made = 0;
+    int32_t w = fx_weight(g, "w", INTS(200, 200)), v = w;
+    char name[16];
+    for (int i = 0; i < 100; i++) {
+        snprintf(name, sizeof name, "m%d", i);
+        v = fx_node(g, "MatMul", name, IDS(v, w));
+    }
+    fx_output(g, fx_node(g, "Add", "y", IDS(fx_input(g, "x", DT_F32, INTS(1, 200)), v)));
+    assert_int_equal(passes_fold_constants(g, eval_size, &made, NULL), YK_OK);
+    assert_in_range(fx_count(g, "MatMul"), 60, 80);
+    assert_int_equal(made, (100 - fx_count(g, "MatMul")) * 160000);
+    graph_close(g);
+}
+
 /* x.view(x.size(0), -1), and (N, T, C) -> (N, T, heads, C / heads) with both N and T named. */
 static void test_reshape_chains(void **state)
 {
@@ -462,9 +481,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_noops), cmocka_unit_test(test_not_noops),
         cmocka_unit_test(test_fold_with_eval), cmocka_unit_test(test_constant_nodes),
-        cmocka_unit_test(test_fold_bounded), cmocka_unit_test(test_reshape_chains),
-        cmocka_unit_test(test_varying_stays), cmocka_unit_test(test_gemm_over_axes), cmocka_unit_test(test_batchnorm),
-        cmocka_unit_test(test_batchnorm_gemm), cmocka_unit_test(test_fuse_conv), cmocka_unit_test(test_fuse_gemm),
-        cmocka_unit_test(test_layernorm), cmocka_unit_test(test_same_again)};
+        cmocka_unit_test(test_fold_bounded), cmocka_unit_test(test_fold_work_bounded),
+        cmocka_unit_test(test_reshape_chains), cmocka_unit_test(test_varying_stays),
+        cmocka_unit_test(test_gemm_over_axes), cmocka_unit_test(test_batchnorm), cmocka_unit_test(test_batchnorm_gemm),
+        cmocka_unit_test(test_fuse_conv), cmocka_unit_test(test_fuse_gemm), cmocka_unit_test(test_layernorm),
+        cmocka_unit_test(test_same_again)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
