@@ -3,6 +3,7 @@
 
 #include "scheduler/candidate.h"
 #include "scheduler/solve_dp.h"
+#include "scheduler/solve_large.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,8 +11,7 @@
 #include <string.h>
 
 #define MAX_DEPTH 8
-#define CHAINS 6 /* best chains kept of each search */
-#define MAX_SIZES 40
+#define CHAINS 6   /* best chains kept of each search */
 #define SLACK 0.25 /* the event model may prefer what costs so much more by the closed form, hardly anything beyond */
 
 static const char *const objective_names[] = {"latency", "throughput", "cloud-cost"};
@@ -37,7 +37,7 @@ struct size_pool {
 };
 
 struct pool {
-    struct size_pool sizes[MAX_SIZES];
+    struct size_pool sizes[SOLVE_SIZES];
     int32_t n;
     double least_ms; /* cost of the best candidate so far */
     double bound_ms; /* no chain that was searched for costs less */
@@ -75,7 +75,7 @@ static bool is_single(const struct candidate *c)
 
 /* ---- candidates ---- */
 
-static int32_t list_sizes(const struct solve_request *req, int64_t *sizes)
+int32_t solve_sizes(const struct solve_request *req, int64_t *sizes)
 {
     int64_t fixed, batch = YK_MAX(req->batch, (int64_t)1);
     int32_t n = 0;
@@ -92,7 +92,7 @@ static int32_t list_sizes(const struct solve_request *req, int64_t *sizes)
         sizes[n++] = batch;
         return n;
     }
-    for (int64_t m = 1; m < batch && n < MAX_SIZES - 1; m *= 2)
+    for (int64_t m = 1; m < batch && n < SOLVE_SIZES - 1; m *= 2)
         sizes[n++] = m;
     sizes[n++] = batch;
     return n;
@@ -520,8 +520,8 @@ static yk_err solve_search(
 {
     struct pool *pool = yk_xalloc(sizeof *pool);
     struct yk_buf reasons = {0};
-    int64_t sizes[MAX_SIZES];
-    int32_t n_sizes = list_sizes(req, sizes), n = 0, n_scored = 0;
+    int64_t sizes[SOLVE_SIZES];
+    int32_t n_sizes = solve_sizes(req, sizes), n = 0, n_scored = 0;
     int32_t *form = yk_xalloc(((size_t)req->graph->n_nodes + 1) * sizeof *form);
     struct candidate **all = NULL, *single = NULL;
     yk_err err = YK_OK;
@@ -627,7 +627,9 @@ yk_err solve_plan(const struct solve_request *req, const struct view *view, stru
         return yk_fail(why, YK_INFEASIBLE, "the fleet has no agents");
     if (req->source >= view->n_agents)
         return yk_fail(why, YK_INVAL, "the source is not an agent of the fleet");
-    yk_err err = req->forced ? solve_forced(req, view, out, why) : solvers[0]->solve(req, view, out, why);
+    yk_err err = req->forced                        ? solve_forced(req, view, out, why)
+                 : view->n_agents > SOLVE_DP_AGENTS ? solve_large(solvers[0], req, view, out, why)
+                                                    : solvers[0]->solve(req, view, out, why);
     if (!err)
         (*out)->solver_ms = cost_now_ms() - start;
     return err;

@@ -26,6 +26,10 @@ struct solve_request {
     double budget_ms;          /* of the search; anytime solvers stop there. 0: none */
 };
 
+/* The microbatch sizes that are looked at, SOLVE_SIZES at most. */
+#define SOLVE_SIZES 40
+int32_t solve_sizes(const struct solve_request *req, int64_t *sizes);
+
 struct solver {
     const char *name; /* "dp", "brute" */
     /* Errors: YK_INFEASIBLE (why names the agents and the constraint, with numbers), YK_INVAL, YK_NOMEM. */

@@ -6,7 +6,7 @@
 
 #define COARSE 12  /* cuts of the first pass */
 #define SLACK 0.25 /* chains that cost so much more than the best are not kept beside it */
-#define RATIO 1.02 /* of an interval's largest bottleneck to its smallest */
+#define WIDTH 0.02 /* of an interval: what its ends differ by in cost, and in themselves, is not split further */
 
 /* ---- labels ---- */
 
@@ -391,7 +391,8 @@ static void search_interval(struct search *s, double low, double high, double le
     }
     if (least_ms >= s->limit)
         return;
-    if (s->effort < SOLVE_EFFORT && high < INFINITY && high > low * RATIO) {
+    if (s->effort < SOLVE_EFFORT && high < INFINITY && (double)(s->m->count - 1) * (high - low) > WIDTH * least_ms &&
+        high > low * (1 + WIDTH)) {
         double middle = sqrt(low * high);
         search_interval(s, low, middle, least_ms);
         search_interval(s, middle, high, least_ms);

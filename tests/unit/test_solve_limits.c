@@ -63,11 +63,57 @@ static void out_of_time(void **state)
     graph_close(g);
 }
 
+/* More agents than the exact solver takes: still a plan, and one no slower than the fastest device alone. */
+static void too_many_agents(void **state)
+{
+    (void)state;
+    enum { AGENTS = 200 };
+    struct view_agent *agents = calloc(AGENTS, sizeof *agents);
+    struct view_link *links = calloc((size_t)2 * AGENTS, sizeof *links);
+    struct view v = {.agents = agents, .links = links, .n_agents = AGENTS};
+    struct graph *g = pf_chain(20, 4096);
+    struct plan *p = NULL;
+    struct yk_diag why = {0};
+    assert_true(agents && links);
+    for (int32_t i = 0; i < AGENTS; i++) {
+        snprintf(agents[i].name, sizeof agents[i].name, "a%d", i);
+        agents[i].usable = true;
+        agents[i].memory_bytes = PLENTY;
+        agents[i].gflops = i == 150 ? 4 : 0.05;
+        agents[i].slow_factor = 1;
+        for (int32_t back = 0; i > 0 && back < 2; back++)
+            links[v.n_links++] = (struct view_link){.from = back ? i : 0,
+                .to = back ? 0 : i,
+                .bytes_per_s = 1e9,
+                .latency_ms = 0.01,
+                .shared = -1,
+                .origin = VIEW_MEASURED};
+    }
+    struct solve_request q = {.graph = g, .job = "batch", .batch = 16, .microbatch = 1, .source = 0};
+    if (solve_plan(&q, &v, &p, &why))
+        fail_msg("%s", why.text);
+    assert_string_equal(p->best_single, "a150");
+    assert_true(p->step_ms <= p->best_single_ms * (1 + 1e-9));
+    assert_true(p->bound_ms > 0 && p->bound_ms <= p->cost_ms && p->gap >= 0 && p->gap < 1);
+    assert_non_null(strstr(p->explanation, "Of 200 agents"));
+    assert_int_equal(plan_check(p, g, NULL, &why), YK_OK);
+    plan_free(p);
+    for (int32_t i = 0; i < AGENTS; i++)
+        agents[i].usable = false;
+    assert_int_equal(solve_plan(&q, &v, &p, &why), YK_INFEASIBLE);
+    q.source = -1;
+    assert_int_equal(solve_plan(&q, &v, &p, &why), YK_INFEASIBLE);
+    graph_close(g);
+    free(agents);
+    free(links);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(too_many_nodes),
         cmocka_unit_test(out_of_time),
+        cmocka_unit_test(too_many_agents),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
