@@ -1,11 +1,14 @@
 /* Loading a shared object and making it a backend. */
 #include <ctype.h>
 #include <dlfcn.h>
+#include <elf.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "common/log.h"
 #include "kernels/host.h"
@@ -197,6 +200,29 @@ static yk_err check_name(const char *path, const char *name, struct yk_diag *why
     return YK_OK;
 }
 
+/* dlopen maps what the headers promise; a file that ends before that would be a bus error, not an error. */
+static yk_err check_whole(const char *path, int64_t bytes, struct yk_diag *why)
+{
+    Elf64_Ehdr head;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return yk_fail(why, yk_err_from_errno(errno), "backend %s: %s", path, strerror(errno));
+    bool elf = pread(fd, &head, sizeof head, 0) == sizeof head && memcmp(head.e_ident, ELFMAG, SELFMAG) == 0 &&
+               head.e_ident[EI_CLASS] == ELFCLASS64 && head.e_phentsize == sizeof(Elf64_Phdr);
+    yk_err err = YK_OK;
+    for (int i = 0; elf && !err && i < head.e_phnum; i++) {
+        Elf64_Phdr part;
+        int64_t at = (int64_t)head.e_phoff + i * (int64_t)sizeof part, end = 0;
+        bool here = pread(fd, &part, sizeof part, at) == sizeof part &&
+                    yk_add_i64((int64_t)part.p_offset, (int64_t)part.p_filesz, &end);
+        if (!here || end > bytes)
+            err = yk_fail(why, YK_FORMAT, "backend %s is cut off: it has %lld bytes, its headers promise more", path,
+                (long long)bytes);
+    }
+    close(fd);
+    return err; /* what is no ELF of 64 bits is dlopen's to refuse */
+}
+
 static yk_err load(const char *path, void **library, const struct yoke_backend **api, struct yk_diag *why)
 {
     struct stat st;
@@ -204,6 +230,9 @@ static yk_err load(const char *path, void **library, const struct yoke_backend *
         return yk_fail(why, yk_err_from_errno(errno), "backend %s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode))
         return yk_fail(why, YK_INVAL, "backend %s is not a file; a shared object is wanted", path);
+    yk_err whole = check_whole(path, (int64_t)st.st_size, why);
+    if (whole)
+        return whole;
     void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!so)
         return yk_fail(why, YK_FORMAT, "backend %s cannot be loaded: %.500s", path, dlerror());

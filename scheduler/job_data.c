@@ -2,6 +2,7 @@
 
 #include "common/json.h"
 #include "common/npy.h"
+#include "common/samples.h"
 #include "common/shapes.h"
 
 #include <stdlib.h>
@@ -53,10 +54,28 @@ static yk_err all_sized(const struct job *j, const struct graph *g, struct yk_di
     return YK_OK;
 }
 
+/* Where samples depend on each other the batch goes through in one piece, or the answers would follow from the plan. */
+static yk_err keep_whole(struct job *j, const struct graph *g, struct yk_diag *why)
+{
+    struct yk_diag reason = {0};
+    int64_t fixed, given = j->forced ? j->forced->microbatch : j->microbatch;
+    if (graph_batch_dim(g, &fixed) < 0 || j->batch < 1 || samples_independent(g, j->sizes, &reason))
+        return YK_OK;
+    if (given && given != j->batch)
+        return yk_fail(why, YK_INVAL,
+            "the samples of a batch may depend on each other (%.300s): the microbatch is the "
+            "batch of %lld, not %lld",
+            reason.text, (long long)j->batch, (long long)given);
+    j->microbatch = j->batch;
+    return YK_OK;
+}
+
 yk_err job_data_sizes(struct job *j, const struct graph *g, struct yk_diag *why)
 {
     yk_err err = given_sizes(j, g, why);
-    return err ? err : all_sized(j, g, why);
+    if (!err)
+        err = all_sized(j, g, why);
+    return err ? err : keep_whole(j, g, why);
 }
 
 /* ---- inputs ---- */
@@ -188,16 +207,21 @@ static yk_err find_outputs(struct job *j, const struct graph *g, struct blobs *b
         graph_sizes(g, j->sizes, 2 + n, sizes);
         err = shapes_infer(g, sizes, NULL, &at[n], why);
     }
+    bool baked = err && n == 1 && free_batch && j->batch > 0; /* exported for one batch only, perhaps this one */
+    if (baked) {
+        graph_sizes(g, j->sizes, j->batch, sizes);
+        err = shapes_infer(g, sizes, NULL, &at[0], why);
+    }
     job_data_free_outputs(j);
     j->n_outputs = err ? 0 : g->n_outputs;
     j->outputs = yk_xalloc(((size_t)g->n_outputs + 1) * sizeof *j->outputs);
     for (int32_t i = 0; i < j->n_outputs; i++) {
-        const struct shape *a = &at[0].of[g->outputs[i]], *b = &at[1].of[g->outputs[i]];
+        const struct shape *a = &at[0].of[g->outputs[i]], *b = baked ? a : &at[1].of[g->outputs[i]];
         struct job_output *o = &j->outputs[i];
         o->name = yk_xstrdup(g->values[g->outputs[i]].name);
         o->path = i ? yk_xasprintf("%s/job-%lld.%d.npy", blobs_dir(blobs), (long long)j->id, i)
                     : yk_xasprintf("%s/job-%lld.npy", blobs_dir(blobs), (long long)j->id);
-        o->whole = a->rank < 1 || shape_count(a) < 0 ||
+        o->whole = baked || a->rank < 1 || shape_count(a) < 0 ||
                    (free_batch ? a->dims[0] != 2 || b->dims[0] != 3 : a->dims[0] != fixed);
         o->depends = a->rank < 0 || shape_count(a) < 0;
     }
@@ -288,5 +312,7 @@ yk_err job_data_resolve(struct job *j, const struct graph *g, struct blobs *blob
         err = all_sized(j, g, why);
     if (!err)
         err = find_outputs(j, g, blobs, why);
+    if (!err)
+        err = keep_whole(j, g, why);
     return err ? err : fix_microbatch(j, g, why);
 }

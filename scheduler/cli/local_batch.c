@@ -1,6 +1,7 @@
 /* `yoke local batch`: a whole data set on this machine, microbatch by microbatch as a job would. */
 #include "agent/data_ahead.h"
 #include "common/npy.h"
+#include "common/samples.h"
 #include "scheduler/cli/datasets.h"
 #include "scheduler/cli/local.h"
 #include "scheduler/cli/progress.h"
@@ -184,6 +185,10 @@ int cli_local_batch(struct cli *c)
         microbatch = strtoll(c->o.microbatch_text, NULL, 10);
     if (microbatch < 1) {
         err = yk_fail(&why, YK_INVAL, "--microbatch=%s: a number of samples from 1, or auto", c->o.microbatch_text);
+        goto out;
+    }
+    if (l.batch_dim >= 0 && microbatch != c->o.batch && !l.plan && !samples_independent(l.graph, l.sizes, &why)) {
+        err = yk_wrap(&why, YK_INVAL, "the samples of a batch may depend on each other, the microbatch is the batch");
         goto out;
     }
     if ((err = check_input(&l, set, microbatch, &why)) || (err = local_load(&l, microbatch, &why)) ||

@@ -116,3 +116,44 @@ def test_bytes_are_pixels_or_bytes():
             local("infer", model, f"--input={fleet.dir}/x.npy", f"--output={fleet.dir}/local.npy")
             assert same_file(fleet.dir / "fleet.npy", fleet.dir / "local.npy"), name
             assert abs(numpy.load(fleet.dir / "local.npy") - want).max() < 1e-4, name
+
+
+def test_samples_that_depend_on_each_other():
+    """Such a batch goes through whole: another microbatch would give other answers, and is refused."""
+    with Fleet() as fleet:
+        two_agents(fleet, emulate=False)
+        f = TensorProto.FLOAT
+        graph = helper.make_graph(
+            [helper.make_node("ReduceMean", ["x"], ["m"], axes=[0], keepdims=1), helper.make_node("Sub", ["x", "m"], ["y"])],
+            "centred", [helper.make_tensor_value_info("x", f, ["N", 6])], [helper.make_tensor_value_info("y", f, ["N", 6])])
+        model = fleet.dir / "centred.onnx"
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), str(model))
+        x = numpy.random.default_rng(3).standard_normal((16, 6)).astype("float32")
+        numpy.save(fleet.dir / "x.npy", x)
+        fleet.add_model(model, "centred")
+        arguments = ("batch", "centred", f"--data={fleet.dir}/x.npy", "--batch=8", f"--output={fleet.dir}/y.npy")
+        fleet.yoke(*arguments)
+        want = numpy.concatenate([part - part.mean(axis=0) for part in (x[:8], x[8:])])
+        assert abs(numpy.load(fleet.dir / "y.npy") - want).max() < 1e-5
+        refused = fleet.yoke(*arguments, "--microbatch=2", ok=False)
+        assert refused.code == 1 and "ReduceMean" in refused.err and "batch of 8" in refused.err, refused.err
+        refused = local("batch", model, f"--data={fleet.dir}/x.npy", "--batch=8", "--microbatch=2", ok=False)
+        assert refused.code == 1 and "ReduceMean" in refused.err, refused.err
+
+
+def test_batch_baked_into_a_model():
+    """Exported with a batch of 4 in a Reshape: it runs with 4 samples, in the fleet as alone."""
+    with Fleet() as fleet:
+        fleet.agent("pc")
+        f = TensorProto.FLOAT
+        graph = helper.make_graph(
+            [helper.make_node("Reshape", ["x", "s"], ["r"]), helper.make_node("Relu", ["r"], ["y"])], "baked",
+            [helper.make_tensor_value_info("x", f, ["N", 6])], [helper.make_tensor_value_info("y", f, [4, 2, 3])],
+            [helper.make_tensor("s", TensorProto.INT64, [3], [4, 2, 3])])
+        model = fleet.dir / "baked.onnx"
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), str(model))
+        x = numpy.random.default_rng(4).standard_normal((4, 6)).astype("float32")
+        numpy.save(fleet.dir / "x.npy", x)
+        fleet.add_model(model, "baked")
+        fleet.yoke("infer", "baked", f"--input={fleet.dir}/x.npy", f"--output={fleet.dir}/y.npy")
+        assert abs(numpy.load(fleet.dir / "y.npy") - numpy.maximum(x.reshape(4, 2, 3), 0)).max() == 0

@@ -1,0 +1,13 @@
+/* Whether the samples of a batch depend on each other: only then may a batch be cut into microbatches of any size. */
+#ifndef YK_SAMPLES_H
+#define YK_SAMPLES_H
+
+#include "common/shapes.h"
+
+/* True if every graph output has the batch in front and row i of it follows from row i of the inputs alone, whatever
+ * the size of the batch. Else false, and why names the first node that mixes samples (or that the rules do not see
+ * through). sizes: of the named dimensions, as shapes_infer takes them; the batch's is ignored. A model with a fixed
+ * batch is not asked: true. Cautious: false may be said of a model that would be true, never the other way. */
+bool samples_independent(const struct graph *g, const int64_t *sizes, struct yk_diag *why);
+
+#endif
