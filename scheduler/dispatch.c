@@ -701,11 +701,7 @@ yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg
         if (g && g->job && member(g, a->id)) {
             char why[400];
             snprintf(why, sizeof why, "agent %.60s: %.300s", a->name, msg->as.stage_failed.text);
-            /* What the data itself makes fail fails everywhere. */
-            if (!msg->as.stage_failed.peer[0] && strcmp(msg->as.stage_failed.error, yk_err_name(YK_INVAL)) == 0)
-                jobs_fail(s, g->job, "%s", why);
-            else
-                jobs_lost(s, g->job, why);
+            jobs_lost(s, g->job, why);
         }
         return YK_OK;
     default:

@@ -69,10 +69,13 @@ def test_outputs_whose_shape_depends_on_data():
                         else:
                             assert numpy.array_equal(got, value), (name, stages, codec, key)
             assert crossed >= 2, f"{crossed} cuts of {nodes} nodes"
-        two = fleet.plan("m", "--job=infer", "--source=pc", "--batch=5", "--microbatch=2")
+        done = fleet.yoke("plan", "m", "--job=infer", "--source=pc", "--batch=5", "--microbatch=2", ok=False)
+        assert done.code == 1 and "batch of 5, not 2" in done.err, done.err
+        two = fleet.plan("m", "--job=infer", "--source=pc", "--batch=5")
+        two["microbatch"] = 2
         path = fleet.forced(two, [("pc", [[0, nodes - 1]])])
         done = fleet.yoke("infer", "m", f"--input={fleet.dir / 'some.npy'}", f"--plan={path}", f"--output={out}/", ok=False)
-        assert done.code == 1 and "'found'" in done.err and "all 5 samples" in done.err, done.err
+        assert done.code == 1 and "batch of 5, not 2" in done.err, done.err
         done = fleet.yoke("batch", "m", f"--data={fleet.dir / 'some.npy'}", f"--output={fleet.dir / 'y.npy'}", ok=False)
         assert done.code == 1, done.out
         assert "'found'" in done.err and "depends on data" in done.err, done.err

@@ -4,7 +4,6 @@ import signal
 import subprocess
 import threading
 import time
-import pathlib
 
 import harness
 from harness import DATASETS, FMNIST, LEASE_S, Fleet, local
@@ -12,18 +11,13 @@ from run import full
 from test_main import n_nodes, same_file
 
 SLOW = {"gflops": 8, "memory_bytes": 4_000_000_000}
-_reference = {}
 
 
-def reference(microbatch):
-    """The unsplit run's output file for this microbatch, made once."""
-    if microbatch not in _reference:
-        path = pathlib.Path(harness.ROOT / f"build/test-report/reference-{microbatch}.npy")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        local("batch", FMNIST, f"--data={DATASETS}/fashion-mnist", "--batch=500", f"--microbatch={microbatch}",
-              f"--output={path}", "--threads=1")
-        _reference[microbatch] = path
-    return _reference[microbatch]
+def reference(plan):
+    """The unsplit run's output file, with the forms and the microbatch of the plan."""
+    path = plan.with_suffix(".reference.npy")
+    local("batch", FMNIST, f"--data={DATASETS}/fashion-mnist", "--batch=500", f"--plan={plan}", f"--output={path}", "--threads=1")
+    return path
 
 
 def faulty_job(breaks, agents=2):
@@ -44,7 +38,7 @@ def faulty_job(breaks, agents=2):
         breaks(fleet)
         out, err = client.communicate(timeout=180)
         assert client.returncode == 0, err[-2000:]
-        assert same_file(output, reference(50)), "the output differs from the unsplit run"
+        assert same_file(output, reference(forced)), "the output differs from the unsplit run"
         rows = fleet.list("jobs")
         assert rows[0]["state"] == "done" and rows[0]["done"] == 10000, rows
         assert abs(rows[0]["accuracy"] - 0.8956) < 1e-9, rows
@@ -187,7 +181,7 @@ def loading_job(breaks):
         breaks(fleet)
         out, err = client.communicate(timeout=120)
         assert client.returncode == 0, err[-2000:]
-        assert same_file(output, reference(50)), "the output differs from the unsplit run"
+        assert same_file(output, reference(forced)), "the output differs from the unsplit run"
         rows = fleet.list("jobs")
         assert rows[0]["state"] == "done" and rows[0]["done"] == 10000, rows
 

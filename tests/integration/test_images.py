@@ -184,7 +184,7 @@ def test_folder_over_two_agents():
         nodes = max(last for p in plan["pipelines"] for s in p["stages"] for _, last in s["nodes"]) + 1
         two = fleet.forced(plan, [("pc", [[0, nodes // 2 - 1]]), ("phone", [[nodes // 2, nodes - 1]])])
         reference, output = fleet.dir / "reference.npy", fleet.dir / "out.npy"
-        want = local("batch", FMNIST, f"--data={root}/fashion", f"--microbatch={plan['microbatch']}", f"--output={reference}",
+        want = local("batch", FMNIST, f"--data={root}/fashion", "--batch=64", f"--plan={two}", f"--output={reference}",
                      "--threads=1", "--json").last()
         for data, extra in (("fashion", ("--source=pc",)), (root / "fashion", ())):
             output.unlink(missing_ok=True)

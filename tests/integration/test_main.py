@@ -44,13 +44,15 @@ def test_batch_accuracy_three_plans():
         two = fleet.forced(plan, [("pc", [[0, nodes // 2 - 1]]), ("phone", [[nodes // 2, nodes - 1]])], name="two.json")
         one = fleet.forced(plan, [(plan["best_single"], [[0, nodes - 1]])], name="one.json")
         reference = fleet.dir / "reference.npy"
-        local("batch", FMNIST, f"--data={DATASETS}/fashion-mnist", "--batch=500", f"--microbatch={plan['microbatch']}",
-              f"--output={reference}", "--threads=1")
         for label, extra in (("plan", ()), ("two", (f"--plan={two}",)), ("one", (f"--plan={one}",))):
             output = fleet.dir / f"{label}.npy"
             last = fleet.yoke("batch", "fmnist", "--data=fashion-mnist", *job, *extra, f"--output={output}", "--json").last()
             assert last["samples"] == 10000 and abs(last["accuracy"] - 0.8956) < 1e-9, last
             assert last["images_per_s"] > 0
+            used = fleet.dir / "used.json"
+            used.write_text(json.dumps(fleet.request("GET", f"/v1/jobs/{last['job']}/plan")[1]))
+            local("batch", FMNIST, f"--data={DATASETS}/fashion-mnist", "--batch=500", f"--plan={used}", f"--output={reference}",
+                  "--threads=1")
             assert same_file(output, reference), f"{label} differs from the unsplit run"
         rows = fleet.list("jobs")
         assert [r["state"] for r in rows] == ["done"] * 3, rows
@@ -104,7 +106,7 @@ def test_same_plan_by_command_and_rest():
 def every_cut(model, step, codec=None, size="64"):
     """Every cut forced over two agents equals the unsplit run bit for bit."""
     path = MODELS / f"{model}.onnx"
-    x, y = path.with_name(f"{model}.x.npy"), path.with_name(f"{model}.y.npy")
+    x, y = path.with_name(f"{model}.x.npy"), path.with_name(f"{model}.y64.npy")
     with Fleet() as fleet:
         two_agents(fleet, emulate=False)
         fleet.add_model(path, "m")
@@ -132,7 +134,8 @@ def test_cuts_fmnist():
         plan = fleet.plan("m", "--job=infer", "--source=pc", "--batch=8")
         nodes = n_nodes(plan)
         whole = fleet.dir / "whole.npy"
-        local("infer", FMNIST, f"--input={x}", f"--output={whole}")
+        one = fleet.forced(plan, [("pc", [[0, nodes - 1]])], name="one.json")
+        local("infer", FMNIST, f"--input={x}", f"--output={whole}", f"--plan={one}")
         assert relative(whole, harness.ROOT / "tests/golden/fmnist_y.npy") <= 1e-5
         for after in range(nodes - 1):
             output = fleet.dir / "out.npy"

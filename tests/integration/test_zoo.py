@@ -82,7 +82,7 @@ def offered(fleet, model, *flags):
     """Where plans and their alternatives cut the model in two, for one request and for many (where a split pays)."""
     ends = []
     flags = [f for f in flags if not f.startswith("--batch")]
-    for job in (("--job=infer", "--batch=1"), ("--job=batch", "--objective=throughput", "--batch=8", "--microbatch=1")):
+    for job in (("--job=infer", "--batch=1"), ("--job=batch", "--objective=throughput", "--batch=8")):
         text = fleet.yoke("plan", model, "--source=pc", "--explain", *job, *flags).out
         ends += re.findall(r"alternative \S+ (?:\d+-)?(\d+) \| \S+ [\d-]+,", text)
         ends += re.findall(r"stage 0 on .* nodes (?:\d+-)?(\d+) ", text)
