@@ -34,7 +34,7 @@ def main():
         fleet.add_model(model, "m")
         plan = fleet.plan("m", "--job=batch", "--source=a", f"--batch={MANY}", "--microbatch=1")
         last = max(end for p in plan["pipelines"] for s in p["stages"] for _, end in s["nodes"])
-        alone = {name: fleet.forced(plan, [(name, [[0, last]])], name=f"{name}.json") for name in ("a", "b")}
+        alone = {name: fleet.forced({**plan, "source": name}, [(name, [[0, last]])], name=f"{name}.json") for name in ("a", "b")}
 
         def ms(n, source, path, output=None):
             extra = (f"--output={output}",) if output else ()
