@@ -136,24 +136,25 @@ void store_events(struct store *s, int64_t job, int64_t cursor, store_on_json fn
     ask(s, q, fn, arg);
 }
 
-void store_plan_of(struct store *s, int64_t job, store_on_json fn, void *arg)
+/* One text of a job. */
+static void ask_text(struct store *s, const char *sql, int64_t job, store_on_json fn, void *arg)
 {
     struct query *q = yk_xalloc(sizeof *q);
-    snprintf(q->sql, sizeof q->sql, "SELECT plan FROM plans WHERE job = ?1 ORDER BY id DESC LIMIT 1");
+    snprintf(q->sql, sizeof q->sql, "%s", sql);
     q->params[0] = job;
     q->n_params = 1;
     q->as = AS_TEXT;
     ask(s, q, fn, arg);
 }
 
+void store_plan_of(struct store *s, int64_t job, store_on_json fn, void *arg)
+{
+    ask_text(s, "SELECT plan FROM plans WHERE job = ?1 ORDER BY id DESC LIMIT 1", job, fn, arg);
+}
+
 void store_outputs_of(struct store *s, int64_t job, store_on_json fn, void *arg)
 {
-    struct query *q = yk_xalloc(sizeof *q);
-    snprintf(q->sql, sizeof q->sql, "SELECT outputs FROM jobs WHERE id = ?1 AND ended_ms > 0 AND outputs <> ''");
-    q->params[0] = job;
-    q->n_params = 1;
-    q->as = AS_TEXT;
-    ask(s, q, fn, arg);
+    ask_text(s, "SELECT outputs FROM jobs WHERE id = ?1 AND ended_ms > 0 AND outputs <> ''", job, fn, arg);
 }
 
 /* ---- at start ---- */

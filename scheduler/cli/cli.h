@@ -10,7 +10,7 @@
 struct cli_opts {
     char *rest;
     bool json;
-    char *name, *input, *output, *data, *split, *source, *plan, *pin, *codec, *job, *mean, *std, *backend,
+    char *name, *output, *data, *split, *source, *plan, *pin, *codec, *job, *mean, *std, *backend,
         *microbatch_text;
     char *preset, *preprocess, *resize, *crop, *interpolation, *labels; /* of images: images.h reads them */
     char *dump;
