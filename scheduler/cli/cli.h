@@ -10,8 +10,7 @@
 struct cli_opts {
     char *rest;
     bool json;
-    char *name, *output, *data, *split, *source, *plan, *pin, *codec, *job, *mean, *std, *backend,
-        *microbatch_text;
+    char *name, *output, *data, *split, *source, *plan, *pin, *codec, *job, *mean, *std, *backend, *microbatch_text;
     char *preset, *preprocess, *resize, *crop, *interpolation, *labels; /* of images: images.h reads them */
     char *dump;
     struct conf_strs inputs, outputs; /* of commands that take several: tensors.h reads them */
