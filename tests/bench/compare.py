@@ -1,5 +1,10 @@
 #!/usr/bin/python3
-"""The work of compare.sh: three processes hold a model open and run it in turns."""
+"""The work of compare.sh: three processes hold a model open and run it in turns.
+
+Ours are bench_serve MODEL.onnx THREADS X.bin OUT.bin and, for gradients, bench_grad CONVS.txt THREADS X.bin OUT.bin: a
+line `n c h w oc kernel stride padding` a convolution, its input, weights and gradient of the output in X.bin, its
+gradients of input and weights into OUT.bin, all dense NCHW f32, one behind the other. Both read how often to run, a
+number a line, answer with the milliseconds of each run on one line, and write OUT.bin after the first line."""
 import argparse
 import os
 import shutil
@@ -75,7 +80,67 @@ def given(name, dims):
 IMAGE = "3x224x224"
 ROWS = [("resnet34", "1x" + IMAGE), ("resnet34", "8x" + IMAGE), ("regnet_y_400mf", "1x" + IMAGE),
         ("mobilenet_v2", "1x" + IMAGE), ("ppocr_v4_det", "1x3x320x320"), ("densenet121", "1x" + IMAGE),
-        ("efficientnet_b0", "1x" + IMAGE), ("encoder_6x384", "1x128x384"), ("encoder_6x384", "8x128x384")]
+        ("efficientnet_b0", "1x" + IMAGE), ("encoder_6x384", "1x128x384"), ("encoder_6x384", "8x128x384"),
+        ("resnet34-grad", "8x" + IMAGE)]
+
+
+GRADIENTS = "resnet34-grad"  # of the convolutions of a net: no ONNX Runtime
+
+
+def convolutions(dims):
+    """Those of ResNet-34 in order: (n, c, h, w, oc, kernel, stride, padding) each."""
+    n, _, h, _ = dims
+    size = (h + 1) // 2
+    convs = [(n, 3, h, h, 64, 7, 2, 3)]
+    size, before = (size + 1) // 2, 64
+    for blocks, channels in ((3, 64), (4, 128), (6, 256), (3, 512)):
+        for i in range(blocks):
+            stride = 2 if i == 0 and channels != before else 1
+            convs.append((n, before, size, size, channels, 3, stride, 1))
+            if before != channels:
+                convs.append((n, before, size, size, channels, 1, stride, 0))
+            size = (size + stride - 1) // stride
+            convs.append((n, channels, size, size, channels, 3, 1, 1))
+            before = channels
+    return convs
+
+
+def parts(conv):
+    """Shapes of input, weights and output."""
+    n, c, h, w, oc, k, stride, pad = conv
+    out = [(d + 2 * pad - k) // stride + 1 for d in (h, w)]
+    return (n, c, h, w), (oc, c, k, k), (n, oc, *out)
+
+
+def gradient_files(stem, dims):
+    """The convolutions as a text, and input, weights and gradient of the output of each, one behind the other."""
+    rng = np.random.default_rng(7)
+    with open(stem + ".convs", "w") as text, open(stem + ".x", "wb") as data:
+        for conv in convolutions(dims):
+            print(*conv, file=text)
+            x, w, y = parts(conv)
+            np.maximum(rng.standard_normal(x, "f4"), 0).tofile(data)  # as behind a relu
+            (rng.standard_normal(w, "f4") * np.float32((2 / np.prod(w[1:])) ** 0.5)).tofile(data)
+            rng.standard_normal(y, "f4").tofile(data)
+
+
+def torch_forward(name, dims, file):
+    """A function of one inference."""
+    import torch
+    model, x = net(name), torch.from_numpy(np.fromfile(file, "f4").reshape(dims))
+    return lambda: [model(x)]
+
+
+def torch_backward(dims, file):
+    """A function of one backward pass of all convolutions: the gradients of input and weights of each, in order."""
+    import torch
+    work = []
+    with open(file, "rb") as f:
+        for conv in convolutions(dims):
+            x, w, dy = [torch.from_numpy(np.fromfile(f, "f4", int(np.prod(s))).reshape(s)) for s in parts(conv)]
+            stride, pad = conv[6:]
+            work.append((dy, x, w, None, [stride] * 2, [pad] * 2, [1, 1], False, [0, 0], 1, [True, True, False]))
+    return lambda: [g for a in work for g in torch.ops.aten.convolution_backward(*a)[:2]]
 
 
 def torch_peer(name, threads, dims, file, out):
@@ -84,19 +149,18 @@ def torch_peer(name, threads, dims, file, out):
     import torch
     clock = time.process_time if os.environ.get("CPU") else time.perf_counter
     torch.set_num_threads(threads)
-    model = net(name)
-    x = torch.from_numpy(np.fromfile(file, "f4").reshape(dims))
+    run = torch_backward(dims, file) if name == GRADIENTS else torch_forward(name, dims, file)
     first = True
     with torch.inference_mode():
         for line in sys.stdin:
             ms = []
             for _ in range(int(line)):
                 before = clock()
-                y = model(x)
+                y = run()
                 ms.append(1e3 * (clock() - before))
-            if first:
-                y.numpy().tofile(out)
-            first = False
+                if first:
+                    np.concatenate([t.numpy().ravel() for t in y]).tofile(out)
+                first = False
             print(*ms, flush=True)
 
 
@@ -179,17 +243,38 @@ class Peer:
         self.process.wait()
 
 
-def row(args, folder, name, dims, threads, have_ort):
-    model = make(folder, name, dims)
-    label = f"{name}@{'x'.join(map(str, dims))}"
-    if not model:
-        print(f"{label} {threads} - - - - -", flush=True)
-        return True
-    stem = os.path.join(folder, f"{label}.{threads}")
-    given(name, dims).tofile(stem + ".x")
+def differ(label, dims, name, answers):
+    """Whether answers are not equal enough; tensor by tensor for gradients, whose sizes differ much."""
+    cuts = []
+    if name == GRADIENTS:
+        cuts = np.cumsum([int(np.prod(s)) for conv in convolutions(dims) for s in parts(conv)[:2]])[:-1]
+    bad = False
+    for k, y in answers.items():
+        ours = answers["ours"]
+        equal = y.shape == ours.shape and all(np.abs(a - b).max() <= BOUND * np.abs(a).max()
+                                              for a, b in zip(np.split(y, cuts), np.split(ours, cuts)))
+        if not equal:
+            print(f"{label}: the answer of {k} differs from ours", file=sys.stderr)
+            bad = True
+    return bad
+
+
+def open_peers(args, folder, name, dims, threads, have_ort):
+    """The processes of a row by name, {} if the row cannot be run here."""
     size = "x".join(map(str, dims))
-    peers = {"ours": Peer([os.path.join(args.build, "bin", "bench_serve"), model, str(threads), stem + ".x",
-                           stem + ".ours"], stem + ".ours")}
+    stem = os.path.join(folder, f"{name}@{size}.{threads}")
+    ours = os.path.join(args.build, "bin", "bench_grad" if name == GRADIENTS else "bench_serve")
+    if name == GRADIENTS:
+        if not os.path.exists(ours):
+            return {}
+        gradient_files(stem, dims)
+        model, have_ort = stem + ".convs", False
+    else:
+        model = make(folder, name, dims)
+        if not model:
+            return {}
+        given(name, dims).tofile(stem + ".x")
+    peers = {"ours": Peer([ours, model, str(threads), stem + ".x", stem + ".ours"], stem + ".ours")}
     if have_ort:
         script = os.path.join(folder, "run.js")
         with open(script, "w") as f:
@@ -197,15 +282,19 @@ def row(args, folder, name, dims, threads, have_ort):
         peers["ort"] = Peer(["node", script, model, str(threads), stem + ".x", size, stem + ".ort"], stem + ".ort")
     if name != "ppocr_v4_det" and not args.no_torch:
         peers["torch"] = Peer([sys.executable, os.path.abspath(__file__), "--peer", name, str(threads), size, stem + ".x",
-                               stem + ".torch"], stem + ".torch")
+                               stem + ".torch"], stem + ".torch", dict(os.environ, OPENBLAS_NUM_THREADS=str(threads)))
+    return peers
+
+
+def row(args, folder, name, dims, threads, have_ort):
+    label = f"{name}@{'x'.join(map(str, dims))}"
+    peers = open_peers(args, folder, name, dims, threads, have_ort)
+    if not peers:
+        print(f"{label} {threads} - - - - -", flush=True)
+        return True
     for p in peers.values():
         p.run(WARM)
-    answers = {k: np.fromfile(p.out, "f4") for k, p in peers.items()}
-    good = True
-    for k, y in answers.items():
-        if y.shape != answers["ours"].shape or not np.abs(y - answers["ours"]).max() <= BOUND * np.abs(y).max():
-            print(f"{label}: the answer of {k} differs from ours", file=sys.stderr)
-            good = False
+    good = not differ(label, dims, name, {k: np.fromfile(p.out, "f4") for k, p in peers.items()})
     for _ in range(args.rounds):
         for p in peers.values():
             p.times += p.run(args.repeats)
@@ -235,6 +324,12 @@ def main():
     parse.add_argument("models", nargs="*")
     args = parse.parse_args()
     args.build = os.path.abspath(args.build)
+    unknown = set(args.models) - {name for name, _ in ROWS}
+    if unknown:
+        sys.exit(f"no such model: {' '.join(sorted(unknown))}; there are {' '.join(dict(ROWS))}")
+    if not os.path.exists(os.path.join(args.build, "bin", "bench_serve")):
+        sys.exit(f"{args.build} has no bin/bench_serve: cmake --preset release -DYOKE_TESTS=ON; "
+                 "cmake --build --preset release")
     if args.cpu:
         os.environ["CPU"] = "1"
     folder = os.path.join(args.build, "compare")
