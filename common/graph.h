@@ -84,6 +84,7 @@ struct value {
     int64_t bytes;
     uint8_t hash[32]; /* SHA-256 of the bytes, if has_hash */
     bool has_hash;
+    bool constant;   /* of a Constant node or made by a pass: no parameter of the model */
     bool aligned;    /* data is aligned for its dtype (unaligned in-place weights are copied by who needs it) */
     int32_t capture; /* VALUE_CAPTURE: value id in the parent graph */
 };
