@@ -69,10 +69,25 @@ void edge_free(struct edge *e)
     free(e->position);
 }
 
-struct in_slot *edge_ready(struct edge *e, int64_t microbatch)
+/* Its place among the readers; n_readers if it is none. */
+static int reader_at(const struct edge *e, const struct stage *reader)
 {
+    int k = 0;
+    while (k < e->n_readers && e->readers[k] != reader)
+        k++;
+    return k;
+}
+
+bool edge_feeds(const struct edge *e, const struct stage *reader)
+{
+    return reader_at(e, reader) < e->n_readers;
+}
+
+struct in_slot *edge_ready(struct edge *e, const struct stage *reader, int64_t microbatch)
+{
+    uint32_t bit = 1u << reader_at(e, reader);
     for (int64_t k = 0; k < e->w->credits; k++)
-        if (e->in[k].state == IN_READY && e->in[k].microbatch == microbatch)
+        if (e->in[k].state == IN_READY && e->in[k].microbatch == microbatch && !(e->in[k].taken & bit))
             return &e->in[k];
     return NULL;
 }
@@ -109,11 +124,15 @@ void edge_out_release(struct out_slot *s)
 
 static void edge_go(struct edge *e);
 
-void edge_consumed(struct in_slot *s)
+void edge_consumed(struct in_slot *s, const struct stage *reader)
 {
     struct edge *e = s->edge;
     struct out_slot *from = s->from;
+    s->taken |= 1u << reader_at(e, reader);
+    if (s->taken != (1u << e->n_readers) - 1)
+        return;
     s->state = IN_FREE;
+    s->taken = 0;
     s->from = NULL;
     if (e->local) {
         e->credits++;

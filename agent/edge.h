@@ -15,10 +15,12 @@ bool edge_all_up(const struct pipeline *p);
 bool edge_adopt(struct agent *a, struct chan *c, const struct wire_hello *h);
 
 void edge_push(struct edge *e, struct out_slot *s); /* counts as one user of s until it is taken */
-void edge_consumed(struct in_slot *s);              /* the reader is done: gives the credit back */
-void edge_out_release(struct out_slot *s);          /* one user less; frees the slot and wakes its owner */
+bool edge_feeds(const struct edge *e, const struct stage *reader);
+/* One reader is done with it; the last one gives the credit back. */
+void edge_consumed(struct in_slot *s, const struct stage *reader);
+void edge_out_release(struct out_slot *s); /* one user less; frees the slot and wakes its owner */
 
-/* The ready slot with this microbatch, or NULL. */
-struct in_slot *edge_ready(struct edge *e, int64_t microbatch);
+/* The ready slot with this microbatch that the reader is not done with, or NULL. */
+struct in_slot *edge_ready(struct edge *e, const struct stage *reader, int64_t microbatch);
 
 #endif

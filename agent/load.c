@@ -333,7 +333,7 @@ static yk_err find_input(struct pipeline *p, struct stage *s, int32_t i)
     int64_t v = s->in_values[i];
     for (int k = 0; k < p->n_edges; k++) {
         struct edge *e = &p->edges[k];
-        for (size_t j = 0; e->to == s && j < e->w->values.n; j++)
+        for (size_t j = 0; edge_feeds(e, s) && j < e->w->values.n; j++)
             if (e->w->values.at[j] == v) {
                 s->inputs[i] = (struct stage_input){e, (int)j};
                 return YK_OK;
@@ -548,6 +548,28 @@ static void on_timeout(void *arg)
         p, -1, "", YK_TIMEOUT, "not loaded in time%s%s", p->wired ? missing : ": graph or weights are missing", last);
 }
 
+/* Who reads of an edge that ends here. */
+static yk_err take_readers(struct pipeline *p, struct edge *e)
+{
+    long long id = e->w->id;
+    if (!e->from && !e->to)
+        return yk_fail(&p->why, YK_INVAL, "edge %lld neither begins nor ends here", id);
+    if (!e->to)
+        return YK_OK;
+    if (e->w->also.n >= PIPELINE_MAX_READERS || (e->w->also.n && e->to == &p->source))
+        return yk_fail(&p->why, YK_LIMIT, "edge %lld has %zu readers; the limit is %d, and the source reads alone", id,
+            e->w->also.n + 1, PIPELINE_MAX_READERS);
+    e->readers[e->n_readers++] = e->to;
+    for (size_t k = 0; k < e->w->also.n; k++) {
+        struct stage *s = stage_here(p, e->w->also.at[k]);
+        if (!s || s == &p->source || edge_feeds(e, s))
+            return yk_fail(&p->why, YK_INVAL, "edge %lld is also read by stage %lld, which is not here or comes twice",
+                id, (long long)e->w->also.at[k]);
+        e->readers[e->n_readers++] = s;
+    }
+    return YK_OK;
+}
+
 void load_start(struct agent *a, struct wire_msg *msg)
 {
     struct pipeline *p = yk_xalloc(sizeof *p), **tail = &a->pipelines;
@@ -586,8 +608,7 @@ void load_start(struct agent *a, struct wire_msg *msg)
         e->from = stage_here(p, e->w->from);
         e->to = stage_here(p, e->w->to);
         e->local = e->from && e->to;
-        if (!e->from && !e->to)
-            p->err = yk_fail(&p->why, YK_INVAL, "edge %lld neither begins nor ends here", (long long)e->w->id);
+        p->err = take_readers(p, e);
     }
     if (p->err) {
         fail(p);

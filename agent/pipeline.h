@@ -16,6 +16,7 @@
 #define PIPELINE_MAX_EDGES 1024
 #define PIPELINE_MAX_STAGES 256
 #define PIPELINE_MAX_SLOTS 256
+#define PIPELINE_MAX_READERS 16
 #define PIPELINE_MADE_LIMIT ((int64_t)1 << 30) /* bytes of an output whose shape depends on data */
 
 struct edge;
@@ -44,6 +45,7 @@ struct in_slot {
     int64_t body_cap;
     uint8_t *decoded;      /* NULL unless the codec is lossy */
     struct out_slot *from; /* local: whose tensors t are */
+    uint32_t taken;        /* a bit per reader of the edge that is done with it */
     struct wire_msg head;  /* while RECEIVING and DECODING */
     yk_err err;
     struct yk_diag why;
@@ -68,7 +70,9 @@ struct edge {
     struct pipeline *p;
     const struct wire_edge *w;
     enum plan_codec codec;
-    struct stage *from, *to; /* those that are here */
+    struct stage *from, *to;                     /* those that are here */
+    struct stage *readers[PIPELINE_MAX_READERS]; /* `to` first, then the other stages here that read of it */
+    int n_readers;
     bool local;
     struct chan *chan;
     struct core_dial *dialing;

@@ -171,7 +171,7 @@ static void finish(struct agent *a)
                 edge_push(&p->edges[i], out);
             }
         for (int i = 0; i < n_in; i++)
-            edge_consumed(in[i]);
+            edge_consumed(in[i], s);
         edge_out_release(out);
         runner_stats(p, false);
     }
@@ -231,8 +231,8 @@ static void start(struct agent *a, struct stage *s, int stage_at, int64_t microb
     r->in = yk_xalloc((size_t)p->n_edges * sizeof *r->in + 1);
     r->n_in = 0;
     for (int i = 0; i < p->n_edges; i++)
-        if (p->edges[i].to == s)
-            r->in[r->n_in++] = edge_ready(&p->edges[i], microbatch);
+        if (edge_feeds(&p->edges[i], s))
+            r->in[r->n_in++] = edge_ready(&p->edges[i], s, microbatch);
     int64_t count = r->in[0]->count;
     const struct pipeline_shapes *at = pipeline_shapes(p, count, &why);
     for (int i = 0; i < r->n_in; i++)
@@ -252,7 +252,7 @@ static void start(struct agent *a, struct stage *s, int stage_at, int64_t microb
     for (int32_t i = 0; i < p->graph->n_syms; i++)
         r->sizes[i] = i == p->batch_sym ? count : p->sizes[i];
     for (int32_t i = 0; i < s->n_in; i++)
-        r->in_t[i] = edge_ready(s->inputs[i].edge, microbatch)->t[s->inputs[i].position];
+        r->in_t[i] = edge_ready(s->inputs[i].edge, s, microbatch)->t[s->inputs[i].position];
     for (int32_t i = 0; i < s->n_planned; i++) {
         out->t[i].shape = at->shapes.of[s->out_values[i]];
         r->out_t[i] = out->t[i];
@@ -284,7 +284,7 @@ static int64_t runnable(struct stage *s)
         int64_t m = first->in[k].microbatch;
         bool all = first->in[k].state == IN_READY && (best < 0 || m < best);
         for (int i = 0; all && i < p->n_edges; i++)
-            if (p->edges[i].to == s && !edge_ready(&p->edges[i], m))
+            if (edge_feeds(&p->edges[i], s) && !edge_ready(&p->edges[i], s, m))
                 all = false;
         if (all)
             best = m;

@@ -436,7 +436,7 @@ static void feed(struct pipeline *p)
 static bool all_here(struct pipeline *p, int64_t microbatch)
 {
     for (int i = 0; i < p->n_edges; i++)
-        if (p->edges[i].to == &p->source && !edge_ready(&p->edges[i], microbatch))
+        if (p->edges[i].to == &p->source && !edge_ready(&p->edges[i], &p->source, microbatch))
             return false;
     return true;
 }
@@ -444,9 +444,9 @@ static bool all_here(struct pipeline *p, int64_t microbatch)
 static void consume(struct pipeline *p, int64_t microbatch)
 {
     for (int i = 0; i < p->n_edges; i++) {
-        struct in_slot *s = p->edges[i].to == &p->source ? edge_ready(&p->edges[i], microbatch) : NULL;
+        struct in_slot *s = p->edges[i].to == &p->source ? edge_ready(&p->edges[i], &p->source, microbatch) : NULL;
         if (s)
-            edge_consumed(s);
+            edge_consumed(s, &p->source);
     }
 }
 
@@ -456,7 +456,7 @@ static int64_t count_correct(struct pipeline *p, const struct flight *f)
     const struct stage_input *in = &p->source.inputs[0];
     if (!f->labels || !in->edge)
         return -1;
-    const struct tensor *t = &edge_ready(in->edge, f->microbatch)->t[in->position];
+    const struct tensor *t = &edge_ready(in->edge, &p->source, f->microbatch)->t[in->position];
     int64_t n = shape_count(&t->shape);
     if (t->shape.dtype != DT_F32 || t->shape.rank < 2 || t->shape.dims[0] < f->count || n <= 0)
         return -1;
@@ -485,7 +485,7 @@ static struct tensor output_of(struct pipeline *p, const struct flight *f, int32
     int32_t v = p->graph->outputs[i];
     const struct value *value = &p->graph->values[v];
     if (in->edge)
-        return edge_ready(in->edge, f->microbatch)->t[in->position];
+        return edge_ready(in->edge, &p->source, f->microbatch)->t[in->position];
     for (int32_t k = 0; value->kind == VALUE_INPUT && k < p->graph->n_inputs; k++)
         if (p->graph->inputs[k] == v)
             return f->slot->t[k];

@@ -329,6 +329,71 @@ yk_err cut_edges_find(const struct graph *g, const struct shapes *s, const int32
     return YK_OK;
 }
 
+/* Both ascending: what is in either, into out; returns how many there are, or 0 if they share nothing. */
+static int32_t joined(const struct cut_edge *a, const struct cut_edge *b, int32_t *out)
+{
+    int32_t i = 0, k = 0, n = 0, same = 0;
+    while (i < a->n_values || k < b->n_values) {
+        int32_t x = i < a->n_values ? a->values[i] : INT32_MAX, y = k < b->n_values ? b->values[k] : INT32_MAX;
+        out[n++] = YK_MIN(x, y);
+        i += x <= y;
+        k += y <= x;
+        same += x == y;
+    }
+    return same ? n : 0;
+}
+
+yk_err cut_edges_join(
+    struct cut_edges *e, const struct shapes *s, const int32_t *agent_of, int32_t n_stages, struct yk_diag *why)
+{
+    int32_t most = 0, kept = 0;
+    for (int32_t i = 0; i < e->n; i++)
+        most += e->at[i].n_values;
+    int32_t *scratch = yk_try_alloc((size_t)most + 1, sizeof *scratch);
+    int32_t *also = yk_arena_alloc(e->arena, (size_t)e->n * (size_t)n_stages + 1, sizeof *also);
+    if (!scratch || !also) {
+        free(scratch);
+        return yk_fail(why, YK_NOMEM, "no memory for the edges of %d stages", n_stages);
+    }
+    for (int32_t i = 0; i < e->n; i++) {
+        struct cut_edge *a = &e->at[i];
+        a->also = &also[(size_t)i * (size_t)n_stages];
+        for (int32_t k = i + 1; k < e->n && a->to >= 0; k++) {
+            struct cut_edge *b = &e->at[k];
+            if (b->from != a->from || b->to < 0 || b->n_values == 0 || agent_of[a->to] != agent_of[b->to])
+                continue;
+            int32_t n = joined(a, b, scratch);
+            if (n == 0)
+                continue;
+            also[(size_t)i * (size_t)n_stages + (size_t)a->n_also++] = b->to;
+            if (n > a->n_values) {
+                int32_t *list = yk_arena_alloc(e->arena, (size_t)n, sizeof *list);
+                if (!list) {
+                    free(scratch);
+                    return yk_fail(why, YK_NOMEM, "no memory for the edges of %d stages", n_stages);
+                }
+                memcpy(list, scratch, (size_t)n * sizeof *list);
+                a->values = list;
+                a->n_values = n;
+            }
+            b->n_values = 0;
+            k = i; /* with more values it may share some with an edge that was passed over */
+        }
+    }
+    for (int32_t i = 0; i < e->n; i++) {
+        struct cut_edge *a = &e->at[i];
+        if (a->n_values == 0)
+            continue;
+        a->bytes = a->grad_bytes = 0;
+        for (int32_t k = 0; s && k < a->n_values; k++)
+            add_bytes(s, a->values[k], &a->bytes, &a->grad_bytes);
+        e->at[kept++] = *a;
+    }
+    e->n = kept;
+    free(scratch);
+    return YK_OK;
+}
+
 void cut_edges_fini(struct cut_edges *e)
 {
     yk_arena_close(e->arena);

@@ -45,6 +45,8 @@ struct cut_edge {
     int32_t n_values;
     const int32_t *values; /* ascending */
     int64_t bytes, grad_bytes;
+    int32_t n_also; /* of cut_edges_join: other stages, where `to` is, that read some of the values */
+    const int32_t *also;
 };
 struct cut_edges {
     struct cut_edge *at; /* ordered by (from, to) */
@@ -56,6 +58,10 @@ struct cut_edges {
  * s NULL: without bytes. */
 yk_err cut_edges_find(const struct graph *g, const struct shapes *s, const int32_t *stage_of, int32_t n_stages,
     struct cut_edges *out, struct yk_diag *why);
+/* What several stages of one agent read from one stage travels once: edges that share a value become one, to the lowest
+ * of those stages, with the others in `also`. agent_of: by stage, any numbers; edges to the source stay as they are. */
+yk_err cut_edges_join(
+    struct cut_edges *e, const struct shapes *s, const int32_t *agent_of, int32_t n_stages, struct yk_diag *why);
 void cut_edges_fini(struct cut_edges *e);
 
 #endif

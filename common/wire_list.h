@@ -56,6 +56,7 @@
     F(I64, id, _)             /* unique in the pipeline */ \
     F(I64, from, _) \
     F(I64, to, _) \
+    F(I64S, also, _)          /* other stages of the receiving agent that read some of the values, ascending */ \
     F(I64S, values, _)        /* value ids of the graph, ascending */ \
     F(STR, codec, _)          /* fp32 | fp16 | int8 */ \
     F(STR, peer, _)           /* agent id of the other end; own id if local */ \

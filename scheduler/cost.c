@@ -347,9 +347,14 @@ static yk_err price_edges(const struct cost_model *m, struct cost_line *l, const
     yk_err err = cut_edges_find(m->graph, &m->shapes, l->stage_of, l->n_stages, &edges, why);
     if (err)
         return err;
+    int32_t *agent_of = yk_xalloc(((size_t)l->n_stages + 1) * sizeof *agent_of);
+    for (int32_t s = 0; s < l->n_stages; s++)
+        agent_of[s] = l->stages[s].agent;
+    err = cut_edges_join(&edges, &m->shapes, agent_of, l->n_stages, why);
+    free(agent_of);
     l->edges = yk_xalloc(((size_t)edges.n + 2) * sizeof *l->edges);
     /* The input of a job without a source of its own comes from yoked, where that link is known. */
-    if (m->req->source < 0 && cost_link(m, -1, l->source) >= 0) {
+    if (!err && m->req->source < 0 && cost_link(m, -1, l->source) >= 0) {
         int64_t bytes = 0;
         for (int32_t i = 0; i < m->graph->n_inputs; i++)
             bytes += cost_value_bytes(m, m->graph->inputs[i], CODEC_FP32);

@@ -173,7 +173,7 @@ struct loading { /* what the load messages of one pipeline are made from */
     struct fleet_agent *source;
     struct cut_edges edges;
     uint8_t (*tickets)[16];
-    int64_t **values; /* by edge */
+    int64_t **values, **also; /* by edge */
     int32_t *stage_of;
 };
 
@@ -191,6 +191,7 @@ static void fill_edge(
     *out = (struct wire_edge){.id = i,
         .from = e->from,
         .to = e->to,
+        .also = {l->also[i], (size_t)e->n_also},
         .values = {l->values[i], (size_t)e->n_values},
         .codec = plan_codec_name(plan_codec_of(l->g->plan, l->g->pipeline, e->from, e->to)),
         .peer = peer->id,
@@ -281,6 +282,25 @@ static yk_err add_member(struct generation *g, struct fleet_agent *a, int64_t by
     return YK_OK;
 }
 
+static yk_err join_edges(struct loading *l, const struct shapes *shapes, struct yk_diag *why)
+{
+    int32_t n = l->line->n_stages, *agent_of = yk_xalloc(((size_t)n + 1) * sizeof *agent_of);
+    for (int32_t s = 0; s < n; s++)
+        while (l->stage_agent[agent_of[s]] != l->stage_agent[s])
+            agent_of[s]++;
+    yk_err err = cut_edges_join(&l->edges, shapes, agent_of, n, why);
+    free(agent_of);
+    return err;
+}
+
+static int64_t *widen(const int32_t *from, int32_t n)
+{
+    int64_t *to = yk_xalloc(((size_t)n + 1) * sizeof *to);
+    for (int32_t k = 0; k < n; k++)
+        to[k] = from[k];
+    return to;
+}
+
 static yk_err find_edges(struct loading *l, struct yk_diag *why)
 {
     const struct graph *graph = l->g->model->graph;
@@ -294,17 +314,19 @@ static yk_err find_edges(struct loading *l, struct yk_diag *why)
     err = plan_stage_of(l->g->plan, l->g->pipeline, graph->n_nodes, l->stage_of, why);
     if (!err)
         err = cut_edges_find(graph, &shapes, l->stage_of, l->line->n_stages, &l->edges, why);
+    if (!err)
+        err = join_edges(l, &shapes, why);
     shapes_fini(&shapes);
     if (err)
         return err;
     l->tickets = yk_xalloc(((size_t)l->edges.n + 1) * sizeof *l->tickets);
     l->values = yk_xalloc(((size_t)l->edges.n + 1) * sizeof *l->values);
+    l->also = yk_xalloc(((size_t)l->edges.n + 1) * sizeof *l->also);
     for (int32_t i = 0; i < l->edges.n; i++) {
         const struct cut_edge *e = &l->edges.at[i];
         net_random(l->sched->net, l->tickets[i], sizeof l->tickets[i]);
-        l->values[i] = yk_xalloc(((size_t)e->n_values + 1) * sizeof **l->values);
-        for (int32_t k = 0; k < e->n_values; k++)
-            l->values[i][k] = e->values[k];
+        l->values[i] = widen(e->values, e->n_values);
+        l->also[i] = widen(e->also, e->n_also);
     }
     return YK_OK;
 }
@@ -340,9 +362,12 @@ static yk_err load_pipeline(struct sched *s, struct generation *g, struct yk_dia
         if (err)
             yk_fail(why, err, "cannot tell agent %s to load: %s", a->name, yk_err_text(err));
     }
-    for (int32_t i = 0; l.values && i < l.edges.n; i++)
+    for (int32_t i = 0; l.values && l.also && i < l.edges.n; i++) {
         free(l.values[i]);
+        free(l.also[i]);
+    }
     free(l.values);
+    free(l.also);
     free(l.tickets);
     cut_edges_fini(&l.edges);
     free(l.stage_agent);

@@ -133,6 +133,72 @@ static void test_edges(void **state)
     }
 }
 
+static bool has_value(const struct cut_edge *e, int32_t v)
+{
+    for (int32_t i = 0; i < e->n_values; i++)
+        if (e->values[i] == v)
+            return true;
+    return false;
+}
+
+static bool has_reader(const struct cut_edge *e, int32_t stage)
+{
+    for (int32_t i = 0; i < e->n_also; i++)
+        if (e->also[i] == stage)
+            return true;
+    return e->to == stage;
+}
+
+/* Joined edges bring every stage what it reads, and no value twice from one stage to one agent. */
+static void test_edges_join(void **state)
+{
+    (void)state;
+    struct yk_rng r;
+    int shared = 0;
+    for (uint64_t seed = 1; seed <= GRAPHS; seed++) {
+        yk_rng_seed(&r, seed);
+        struct graph *g = fx_random(&r, 8 + (int)yk_rng_below(&r, 50));
+        struct shapes s;
+        struct cut_edges e, one;
+        int32_t stage_of[200], agent_of[5], n_stages = 2 + (int32_t)yk_rng_below(&r, 4);
+        for (int32_t i = 0; i < g->n_nodes; i++)
+            stage_of[i] = (int32_t)yk_rng_below(&r, (uint64_t)n_stages);
+        for (int32_t i = 0; i < n_stages; i++)
+            agent_of[i] = (int32_t)yk_rng_below(&r, 2);
+        assert_int_equal(shapes_infer(g, (const int64_t[]){2}, NULL, &s, NULL), YK_OK);
+        assert_int_equal(cut_edges_find(g, &s, stage_of, n_stages, &one, NULL), YK_OK);
+        assert_int_equal(cut_edges_find(g, &s, stage_of, n_stages, &e, NULL), YK_OK);
+        assert_int_equal(cut_edges_join(&e, &s, agent_of, n_stages, NULL), YK_OK);
+        shared += one.n - e.n;
+        for (int32_t k = 0; k < one.n; k++)
+            for (int32_t i = 0; i < one.at[k].n_values; i++) {
+                int n = 0;
+                for (int32_t j = 0; j < e.n; j++)
+                    n += e.at[j].from == one.at[k].from && has_reader(&e.at[j], one.at[k].to) &&
+                         has_value(&e.at[j], one.at[k].values[i]);
+                assert_int_equal(n, 1);
+            }
+        for (int32_t k = 0; k < e.n; k++) {
+            int64_t bytes = 0;
+            for (int32_t i = 0; i < e.at[k].n_values; i++) {
+                int32_t v = e.at[k].values[i];
+                bytes += shape_bytes(&s.of[v]);
+                assert_true(i == 0 || v > e.at[k].values[i - 1]);
+                for (int32_t j = 0; j < e.n; j++)
+                    if (j != k && e.at[j].from == e.at[k].from && e.at[j].to >= 0 && e.at[k].to >= 0 &&
+                        agent_of[e.at[j].to] == agent_of[e.at[k].to])
+                        assert_false(has_value(&e.at[j], v));
+            }
+            assert_int_equal(bytes, e.at[k].bytes);
+        }
+        cut_edges_fini(&e);
+        cut_edges_fini(&one);
+        shapes_fini(&s);
+        graph_close(g);
+    }
+    assert_true(shared > GRAPHS / 4);
+}
+
 static void test_check_says_why(void **state)
 {
     (void)state;
@@ -202,6 +268,6 @@ static void test_outputs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_prefix_cuts), cmocka_unit_test(test_edges),
-        cmocka_unit_test(test_check_says_why), cmocka_unit_test(test_outputs)};
+        cmocka_unit_test(test_edges_join), cmocka_unit_test(test_check_says_why), cmocka_unit_test(test_outputs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
