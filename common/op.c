@@ -5,7 +5,13 @@
  *   FusedConv X W [B] [R]: Conv with its attributes, then + R (same shape as Y), then the activation.
  *   FusedGemm A B [C]: Gemm with its attributes, then the activation; A may have more than two axes (the leading ones
  *     are rows; transA 0 then, and C has at most one axis).
- *   activation: "none" (default) | "relu" | "clip" with floats min and max. */
+ *   activation: "none" (default) | "relu" | "clip" with floats min and max.
+ * made by grad; `shape` is an int64 list, Shape of what the gradient is of:
+ *   ConvGradInput dY W shape, ConvGradWeight X dY (kernel_shape is required): with the attributes of Conv.
+ *   MaxPoolGrad dY X: with those of MaxPool; the first maximum of a window takes it. AveragePoolGrad dY shape.
+ *   BatchNormTrain X scale B mean var -> Y, new mean and var (unbiased; old * momentum + batch * (1 - momentum)), batch
+ *     mean, 1 / sqrt(batch variance + epsilon). BatchNormGrad dY X scale, the last two -> dX dscale dB.
+ *   ReluGrad dY Y: dY where Y is not <= 0. */
 #include <string.h>
 
 #include "common/op_rules.h"
@@ -208,6 +214,14 @@ static const struct op ops[] = {
     {"Adagrad", TRAINING, 5, VARIADIC, 1, VARIADIC_OUT, 1, 0, op_rule_adagrad, op_flops_optimiser},
     {"Adam", TRAINING, 6, VARIADIC, 1, VARIADIC_OUT, 1, 0, op_rule_adam, op_flops_optimiser},
     {"Momentum", TRAINING, 5, VARIADIC, 1, VARIADIC_OUT, 1, 0, op_rule_momentum, op_flops_optimiser},
+    /* gradients */
+    {"ConvGradInput", "ai.yoke", 3, 3, 1, 1, 1, OP_CONTRACTION, op_rule_conv_grad_input, op_flops_conv_grad},
+    {"ConvGradWeight", "ai.yoke", 2, 2, 1, 1, 1, OP_CONTRACTION, op_rule_conv_grad_weight, op_flops_conv_grad},
+    {"MaxPoolGrad", "ai.yoke", 2, 2, 1, 1, 1, 0, op_rule_max_pool_grad, op_flops_pool_grad},
+    {"AveragePoolGrad", "ai.yoke", 2, 2, 1, 1, 1, 0, op_rule_average_pool_grad, op_flops_pool_grad},
+    {"BatchNormTrain", "ai.yoke", 5, 5, 1, 5, 1, 0, op_rule_batchnorm_train, op_flops_batchnorm},
+    {"BatchNormGrad", "ai.yoke", 5, 5, 1, 3, 1, 0, op_rule_batchnorm_grad, op_flops_batchnorm},
+    {"ReluGrad", "ai.yoke", 2, 2, 1, 1, 1, EW, op_rule_relu_grad, NULL},
     /* random numbers */
     {"RandomUniform", "", 0, 0, 1, 1, 1, OP_RANDOM, op_rule_random, NULL},
     {"RandomNormal", "", 0, 0, 1, 1, 1, OP_RANDOM, op_rule_random, NULL},

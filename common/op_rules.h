@@ -1,6 +1,6 @@
 /* Shape rules and FLOP counts by family (op_conv.c, op_math.c, op_shape.c, op_index.c, op_scatter.c, op_quant.c,
- * op_select.c, op_feature.c, op_loss.c, op_random.c), and what they share (op_util.c, op_content.c). Only op*.c
- * includes this; everybody else asks through op.h. */
+ * op_select.c, op_feature.c, op_loss.c, op_random.c, op_grad_conv.c), and what they share (op_util.c, op_content.c).
+ * Only op*.c includes this; everybody else asks through op.h. */
 #ifndef YK_OP_RULES_H
 #define YK_OP_RULES_H
 
@@ -59,7 +59,9 @@ bool op_fits(enum dtype t, int64_t v);
     X(quantize) X(dequantize) X(dynamic_quantize) X(matmul_integer) X(qlinear_matmul) X(conv_integer) \
     X(qlinear_conv) X(nonzero) X(compress) X(unique) X(nms) X(topk) X(lrn) X(mvn) X(lp_normalization) \
     X(det) X(tfidf) X(nll_loss) X(sce_loss) X(adagrad) X(adam) X(momentum) \
-    X(random) X(random_like) X(bernoulli) X(multinomial)
+    X(random) X(random_like) X(bernoulli) X(multinomial) \
+    X(conv_grad_input) X(conv_grad_weight) X(max_pool_grad) X(average_pool_grad) X(batchnorm_train) \
+    X(batchnorm_grad) X(relu_grad)
 /* clang-format on */
 yk_err op_rule_values(struct op_ctx *c); /* op_control.c: runs by its actual inputs */
 #define X(rule) yk_err op_rule_##rule(struct op_ctx *c);
@@ -90,5 +92,8 @@ double op_flops_nms(const struct op_ctx *c);
 double op_flops_lrn(const struct op_ctx *c);
 double op_flops_det(const struct op_ctx *c);
 double op_flops_optimiser(const struct op_ctx *c);
+double op_flops_conv_grad(const struct op_ctx *c);
+double op_flops_pool_grad(const struct op_ctx *c);
+double op_flops_batchnorm(const struct op_ctx *c);
 
 #endif

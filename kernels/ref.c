@@ -276,7 +276,7 @@ struct ref_activation ref_activation_of(const struct node *n)
 
 static const struct host_rows *const families[] = {&ref_math, &ref_move, &ref_index, &ref_reduce, &ref_norm, &ref_conv,
     &ref_pool, &ref_gemm, &ref_rnn, &ref_resize, &ref_einsum, &ref_signal, &ref_roi, /* */
-    &ref_quant, &ref_select, &ref_feature, &ref_loss, &ref_random};
+    &ref_quant, &ref_select, &ref_feature, &ref_loss, &ref_random, &ref_grad_conv, &ref_grad_pool};
 
 const struct host_kernel *ref_kernel(const struct node *node)
 {

@@ -13,6 +13,7 @@
 #include "tests/conformance/op_templates.h"
 
 #define GEN_IN_MAX 9
+#define GEN_OUT_MAX 5
 
 struct gen {
     struct yk_rng r;

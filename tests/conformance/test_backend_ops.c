@@ -20,10 +20,10 @@
 static struct graph *make_graph(struct gen *c, const struct op *op, int n_out, bool hidden)
 {
     struct graph *g = graph_open(0);
-    int32_t ids[GEN_IN_MAX], outs[4];
+    int32_t ids[GEN_IN_MAX], outs[GEN_OUT_MAX];
     char name[16];
     g->inputs = yk_arena_alloc(g->arena, GEN_IN_MAX, sizeof *g->inputs);
-    g->outputs = yk_arena_alloc(g->arena, 4, sizeof *g->outputs);
+    g->outputs = yk_arena_alloc(g->arena, GEN_OUT_MAX, sizeof *g->outputs);
     for (int i = 0; i < c->n_in; i++) {
         const struct shape *s = &c->in[i].shape;
         snprintf(name, sizeof name, "i%d", i);
@@ -55,13 +55,13 @@ static struct graph *make_graph(struct gen *c, const struct op *op, int n_out, b
 
 struct outcome {
     yk_err err;
-    struct dyn_value *out[4];
+    struct dyn_value *out[GEN_OUT_MAX];
     struct yk_diag why;
 };
 
 static void outcome_fini(struct outcome *o)
 {
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < GEN_OUT_MAX; i++)
         dyn_unref(o->out[i]);
 }
 
@@ -106,7 +106,7 @@ static void describe(struct gen *c, const struct op *op, const char *what, int n
         shape_text(&c->in[i].shape, text, sizeof text);
         print_error("  in %d: %s%s\n", i, text, c->weight[i] ? ", weight" : "");
     }
-    for (int k = 0; k < 4 && !got->err && !want->err && got->out[k]; k++) {
+    for (int k = 0; k < GEN_OUT_MAX && !got->err && !want->err && got->out[k]; k++) {
         const struct tensor *x = &got->out[k]->tensor, *y = &want->out[k]->tensor;
         shape_text(&x->shape, text, sizeof text);
         print_error("  out %d: %s\n", k, text);

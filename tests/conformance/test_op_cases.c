@@ -1,5 +1,6 @@
 /* Single nodes against ONNX Runtime (tests/golden/op_cases.txt, most of them compared with PyTorch too when they were
- * made), on the reference and on the fast backends; and what kernels say to data that a shape rule cannot see. */
+ * made) and gradients against PyTorch (op_grad.txt), on the reference and on the fast backends; and what kernels say to
+ * data that a shape rule cannot see. */
 #include "kernels/exec.h"
 #include "tests/unit/op_line.h"
 
@@ -83,9 +84,9 @@ static bool same(const char *text, const struct tensor *t)
     return far <= 1e-5;
 }
 
-static void with(const char *spec)
+static int with(const char *spec, const char *path)
 {
-    FILE *f = fopen(YOKE_SOURCE_DIR "/tests/golden/op_cases.txt", "r");
+    FILE *f = fopen(path, "r");
     char *line = NULL, copy[1024] = "";
     size_t size = 0;
     struct tensor out[8];
@@ -121,19 +122,24 @@ static void with(const char *spec)
     fclose(f);
     print_message("%s: %d cases, %d outputs wrong\n", spec, cases, wrong);
     assert_int_equal(wrong, 0);
-    assert_true(cases > 300);
+    return cases;
 }
+
+#define CASES YOKE_SOURCE_DIR "/tests/golden/op_cases.txt"
+#define GRADIENTS YOKE_SOURCE_DIR "/tests/golden/op_grad.txt" /* by PyTorch: make_op_grad.py */
 
 static void test_ref(void **state)
 {
     (void)state;
-    with("ref");
+    assert_true(with("ref", CASES) > 300);
+    assert_true(with("ref", GRADIENTS) > 60);
 }
 
 static void test_auto(void **state)
 {
     (void)state;
-    with("auto");
+    assert_true(with("auto", CASES) > 300);
+    assert_true(with("auto", GRADIENTS) > 60);
 }
 
 /* ---- data that a kernel refuses ---- */

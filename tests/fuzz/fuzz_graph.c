@@ -166,7 +166,7 @@ static bool add_node(struct build *b)
     struct gen *c = &b->c;
     struct graph *g = b->g;
     const struct op *op = op_at((int)gen_pick(c, 0, op_count() - 1));
-    int32_t n_values = g->n_values, n_inputs = g->n_inputs, ids[GEN_IN_MAX], outs[4];
+    int32_t n_values = g->n_values, n_inputs = g->n_inputs, ids[GEN_IN_MAX], outs[GEN_OUT_MAX];
     int n = op->flags & (OP_CONTROL | OP_VALUES) ? 0 : gen_templates(op, list, 16), n_in = 0;
     char name[16];
     if (!n)
@@ -419,7 +419,7 @@ static void run_alone(struct build *b, int32_t node, const struct tensor *have, 
 {
     const struct node *n = &b->g->nodes[node];
     struct build one = {.g = graph_open(0)};
-    int32_t ids[GEN_IN_MAX], outs[4];
+    int32_t ids[GEN_IN_MAX], outs[GEN_OUT_MAX];
     char name[16];
     if (!one.g)
         abort();

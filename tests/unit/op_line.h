@@ -1,7 +1,7 @@
 /* One node written as a line, for tables of cases:
  *   Op OUTPUTS in TENSOR... [attr NAME=KIND:VALUES...]
  * TENSOR is "-" (absent), "float32:2,3" (an input), "int64:2=4,5" (known contents, 1-D or, with "int64:=4", a scalar).
- * KIND is i, f, s, ints, floats or strings. */
+ * KIND is i, f, s, ints, floats or strings. An op of another domain than ONNX's is written domain.Op. */
 #ifndef YK_TEST_OP_LINE_H
 #define YK_TEST_OP_LINE_H
 
@@ -122,7 +122,11 @@ static inline struct op_line op_line_open(const char *line)
     assert_true(strlen(line) < sizeof copy);
     strcpy(copy, line);
     const char *op_name = strtok_r(copy, " ", &save);
-    const struct op *op = op_find("", op_name);
+    const char *dot = strrchr(op_name, '.');
+    char domain[32] = "";
+    if (dot)
+        snprintf(domain, sizeof domain, "%.*s", (int)(dot - op_name), op_name);
+    const struct op *op = op_find(domain, dot ? dot + 1 : op_name);
     if (!op)
         print_error("no op %s\n", op_name);
     assert_non_null(op);

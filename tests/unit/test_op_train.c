@@ -1,11 +1,18 @@
-/* Features, losses, optimisers and random numbers: values from PyTorch, the generator's published vectors, the
- * distributions, and refusals. */
+/* Features, losses, optimisers, gradients and random numbers: values from PyTorch, the generator's published vectors,
+ * the distributions, and refusals. */
 #include "kernels/random.h"
 #include "tests/unit/one_op.h"
 
 #define ADAM "ai.onnx.preview.training.Adam"
 #define ADAGRAD "ai.onnx.preview.training.Adagrad"
 #define MOMENTUM "ai.onnx.preview.training.Momentum"
+#define GRAD_INPUT "ai.yoke.ConvGradInput"
+#define GRAD_WEIGHT "ai.yoke.ConvGradWeight"
+#define POOL_GRAD "ai.yoke.MaxPoolGrad"
+#define AVERAGE_GRAD "ai.yoke.AveragePoolGrad"
+#define BN_TRAIN "ai.yoke.BatchNormTrain"
+#define BN_GRAD "ai.yoke.BatchNormGrad"
+#define RELU_GRAD "ai.yoke.ReluGrad"
 #define S3 "f32:1,3,2=1,2,0.5,-1,3,0"
 
 static const struct one_value values[] = {
@@ -68,6 +75,15 @@ static const struct one_value values[] = {
             "f32:2=1.41666667,1.13888889"}},
     {"Dropout", {"f32:3=1,2,3", "f32:=0.9"}, NULL, {"f32:3=1,2,3", "bool:3=1,1,1"}},
     {"Dropout", {"f32:3=1,2,3", "f32:=0", "bool:=1"}, NULL, {"f32:3=1,2,3", "bool:3=1,1,1"}},
+    /* ties: the first of a window; windows that overlap add up */
+    {POOL_GRAD, {"f32:1,1,3=1,10,100", "f32:1,1,4=2,2,2,5"}, "kernel_shape=ints:2", {"f32:1,1,4=1,10,0,100"}},
+    {POOL_GRAD, {"f32:1,1,3=1,10,100", "f32:1,1,3=0,7,0"}, "kernel_shape=ints:3 pads=ints:1,1", {"f32:1,1,3=0,111,0"}},
+    {POOL_GRAD, {"f32:1,1,1=3", "f32:1,1,2=-inf,-inf"}, "kernel_shape=ints:2", {"f32:1,1,2=3,0"}},
+    {AVERAGE_GRAD, {"f32:1,1,2=3,12", "i64:3=1,1,2"}, "kernel_shape=ints:3 pads=ints:1,2 strides=ints:2",
+        {"f32:1,1,2=1.5,13.5"}},
+    {RELU_GRAD, {"f32:5=1,2,3,4,5", "f32:5=-1,0,-0,2,nan"}, NULL, {"f32:5=0,0,0,4,5"}},
+    {GRAD_INPUT, {"f32:1,2,1", "f32:2,3,1", "i64:3=1,3,1"}, NULL, {"f32:1,3,1=0,0,0"}},
+    {GRAD_WEIGHT, {"f32:0,3,4", "f32:0,2,4"}, "kernel_shape=ints:1", {"f32:2,3,1=0,0,0,0,0,0"}},
 };
 
 #define BAD(say) 1, YK_INVAL, false, say
@@ -125,6 +141,30 @@ static const struct one_refusal refusals[] = {
     {"Dropout", {"f32:3", "f32:2"}, NULL, BAD("input 1 is not a scalar")},
     {"Dropout", {"f32:3", "f32:", "i64:"}, NULL, BAD("int64")},
     {"Dropout", {"f32:3", "f32:=1", "bool:=1"}, NULL, 1, YK_INVAL, true, "ratio is 1, allowed are 0 to less than 1"},
+    {GRAD_INPUT, {"f32:1,2,3", "f32:2,3,1", "i64:3=1,3,4"}, NULL,
+        BAD("the gradient (input 0) is float32[1,2,3], the output it is of float32[1,2,4]")},
+    {GRAD_INPUT, {"f32:1,2,3", "f32:2,3,1", "i64:3=1,-3,3"}, NULL, BAD("size 1 of the shape (input 2) is -3")},
+    {GRAD_INPUT, {"f32:1,2,3", "f32:2,3,1", "i64:9=1,1,1,1,1,1,1,1,1"}, NULL, 1, YK_LIMIT, false, "9 axes"},
+    {GRAD_INPUT, {"f32:1,2,3", "f32:2,3,1", "i64:3=4611686018427387904,3,3"}, NULL, 1, YK_LIMIT, false, "too large"},
+    {GRAD_INPUT, {"f32:1,2,3", "f64:2,3,1", "i64:3=1,3,3"}, NULL, BAD("differ in type")},
+    {GRAD_INPUT, {"f32:1,2,3", "f32:2,3,1", "f32:3=1,3,3"}, NULL, BAD("not a list of integers")},
+    {GRAD_INPUT, {"f32:1,2,3", "f32:2,3,1", "i64:3=1,3,3"}, "group=i:2", BAD("the weight wants 3 x 2 groups")},
+    {GRAD_WEIGHT, {"f32:1,3,4", "f32:1,2,4"}, NULL, BAD("attribute kernel_shape is not a list of 1 integers")},
+    {GRAD_WEIGHT, {"f32:1,3,4", "f32:1,2,4"}, "kernel_shape=ints:0", BAD("kernel_shape has 0")},
+    {GRAD_WEIGHT, {"f32:1,3,4", "f32:1,2,4"}, "kernel_shape=ints:1 group=i:2", BAD("3 channels in 2 groups")},
+    {GRAD_WEIGHT, {"f32:1,3,4", "f32:2,2,4"}, "kernel_shape=ints:1", BAD("float32[2,2,4]")},
+    {GRAD_WEIGHT, {"f32:1,3,4", "f32:1,2,4,1"}, "kernel_shape=ints:1", BAD("4 axes")},
+    {GRAD_WEIGHT, {"f32:3,4", "f32:2,4"}, "kernel_shape=ints:1", BAD("2 axes")},
+    {POOL_GRAD, {"f32:1,3,4", "f32:1,3,4"}, "kernel_shape=ints:2", BAD("float32[1,3,3]")},
+    {AVERAGE_GRAD, {"f32:1,3,4", "i64:3=1,3,4"}, "kernel_shape=ints:2", BAD("float32[1,3,3]")},
+    {BN_TRAIN, {"f32:1,3", "f32:3", "f32:3", "f32:3", "f32:3"}, NULL, BAD("1 values per channel: batch-norm")},
+    {BN_TRAIN, {"f32:1,3,1,1", "f32:3", "f32:3", "f32:3", "f32:3"}, NULL, BAD("wants 2 or more")},
+    {BN_TRAIN, {"f32:2,3", "f32:3", "f32:2", "f32:3", "f32:3"}, NULL, BAD("input 2 does not have one element")},
+    {BN_TRAIN, {"f32:2,3", "f32:3", "f32:3", "f32:3", "f32:3"}, "momentum=i:1", BAD("momentum is not a float")},
+    {BN_GRAD, {"f32:2,3", "f32:3,3", "f32:3", "f32:3", "f32:3"}, NULL, BAD("does not have the shape of the input")},
+    {BN_GRAD, {"f32:1,3", "f32:1,3", "f32:3", "f32:3", "f32:3"}, NULL, BAD("1 values per channel")},
+    {RELU_GRAD, {"f32:2,3", "f32:3"}, NULL, BAD("does not have the shape of the output")},
+    {RELU_GRAD, {"i32:3", "i32:3"}, NULL, BAD("int32")},
     {"RandomUniform", {NULL}, NULL, BAD("attribute shape")},
     {"RandomUniform", {NULL}, "shape=ints:2,-1", BAD("size 1 of attribute shape is -1")},
     {"RandomUniform", {NULL}, "shape=ints:2 dtype=i:7", BAD("dtype is 7 (int64)")},
