@@ -18,6 +18,8 @@ struct cli_opts {
     int objective;
     int64_t batch, deadline_ms, threads, repeat, backend_timeout_ms, backend_check_every;
     bool explain, watch, ops;
+    char *input_size; /* CxHxW */
+    int64_t classes, seed;
 };
 
 struct cli {
@@ -58,6 +60,7 @@ int cli_jobs(struct cli *c);
 int cli_job(struct cli *c);
 int cli_cancel(struct cli *c);
 int cli_model_add(struct cli *c);
+int cli_model_new(struct cli *c);
 int cli_model_remove(struct cli *c);
 int cli_plan(struct cli *c);
 int cli_infer(struct cli *c);

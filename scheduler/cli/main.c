@@ -2,6 +2,7 @@
 #include "scheduler/cli/cli.h"
 
 #include "scheduler/cli/datasets.h"
+#include "scheduler/cli/networks.h"
 #include "scheduler/cli/rest.h"
 
 #include <stdlib.h>
@@ -66,6 +67,7 @@
 #define KEY_LABELS                                                                                                  \
     KEY("labels", CONF_STR, NULL, "Names of the classes, a line each, for the five best that are shown of images.", \
         labels, NULL, "FILE")
+#define KEY_SEED NUMBER("seed", "0", 0, INT64_MAX, "What random numbers follow from.", seed, "S")
 #define KEY_THREADS NUMBER("threads", NULL, 0, 1024, "Compute threads; 0: all cores.", threads, "N")
 #define KEY_BACKEND                                                                                                    \
     KEY("backend", CONF_STR, "auto", "auto, or a list: ref, simd, blas, or the path of a shared object (with a '/').", \
@@ -80,6 +82,8 @@ static const struct conf_key keys_rest[] = {
     KEY("json", CONF_BOOL, NULL, "Print JSON for programs.", json, NULL, NULL),
 };
 static const struct conf_key keys_model_add[] = {KEY_NAME, KEYS_IMAGE, KEY_MEAN, KEY_STD};
+static const struct conf_key keys_model_new[] = {NUMBER("classes", "10", 1, 1000000, "Outputs.", classes, "N"),
+    KEY("input", CONF_STR, NULL, "Channels, height and width of a picture.", input_size, NULL, "CxHxW"), KEY_SEED};
 static const struct conf_key keys_job[] = {
     KEY("watch", CONF_BOOL, NULL, "Follow the job until it ends.", watch, NULL, NULL)};
 static const struct conf_key keys_plan[] = {
@@ -110,6 +114,8 @@ static const struct cli_command commands[] = {
     {"models", "", "The models that yoked holds.", NO_KEYS, 0, 0, cli_models},
     {"jobs", "", "Jobs, newest first.", NO_KEYS, 0, 0, cli_jobs},
     {"model add", "FILE.onnx", "Give yoked a model.", KEYS(keys_model_add), 1, 1, cli_model_add},
+    {"model new", "KIND --input=CxHxW out.onnx", "Make an untrained network: " NETWORKS_KINDS ".", KEYS(keys_model_new),
+        2, 2, cli_model_new},
     {"model remove", "NAME", "Take a model and its content from yoked.", NO_KEYS, 1, 1, cli_model_remove},
     {"plan", "MODEL", "Where the stages would go, and why.", KEYS(keys_plan), 1, 1, cli_plan},
     {"infer", "MODEL --input=[NAME=]FILE", "Run one sample or batch.", KEYS(keys_infer), 1, 1, cli_infer},

@@ -192,13 +192,17 @@ class Fleet:
             return answer.status, data
 
 
-def local(*args, ok=True, timeout=600):
-    """`yoke local ...` without a scheduler."""
-    done = subprocess.run([BIN / "yoke", "local", *map(str, args)], capture_output=True, text=True, timeout=timeout,
+def yoke(*args, ok=True, timeout=600):
+    """A command that needs no scheduler."""
+    done = subprocess.run([BIN / "yoke", *map(str, args)], capture_output=True, text=True, timeout=timeout,
                           stdin=subprocess.DEVNULL)
     if ok and done.returncode != 0:
-        raise AssertionError(f"yoke local {' '.join(map(str, args))} ended with {done.returncode}: {done.stderr[-1500:]}")
+        raise AssertionError(f"yoke {' '.join(map(str, args))} ended with {done.returncode}: {done.stderr[-1500:]}")
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+def local(*args, ok=True, timeout=600):
+    return yoke("local", *args, ok=ok, timeout=timeout)
 
 
 def resident_bytes(pid):

@@ -1,0 +1,55 @@
+/* `yoke model new`: a network with initial values as an ONNX file. */
+#include "common/onnx.h"
+#include "scheduler/cli/cli.h"
+#include "scheduler/cli/networks.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* "3x32x32" */
+static bool read_input(const char *text, struct networks_options *o)
+{
+    int64_t *to[] = {&o->channels, &o->height, &o->width};
+    for (int i = 0; i < 3; i++) {
+        char *end;
+        if (*text < '0' || *text > '9')
+            return false;
+        long long n = strtoll(text, &end, 10);
+        if (end == text || end - text > 9 || *end != (i < 2 ? 'x' : '\0'))
+            return false;
+        *to[i] = n;
+        text = end + 1;
+    }
+    return true;
+}
+
+int cli_model_new(struct cli *c)
+{
+    struct yk_diag why = {0};
+    struct yk_buf file = {0};
+    struct graph *g = NULL;
+    struct networks_options o = {.classes = c->o.classes, .seed = (uint64_t)c->o.seed};
+    if (!c->o.input_size || !read_input(c->o.input_size, &o)) {
+        fprintf(stderr, "yoke: model new needs --input=CxHxW, as in --input=3x32x32\n");
+        return CLI_USAGE;
+    }
+    yk_err err = networks_make(c->args.at[0], &o, &g, &why);
+    if (err == YK_NOTFOUND || err == YK_INVAL) {
+        cli_fail(err, &why);
+        return CLI_USAGE;
+    }
+    if (!err)
+        err = onnx_export(g, &file, &why);
+    if (!err)
+        err = cli_write_file(c->args.at[1], file.data, file.len, &why);
+    if (!err && !c->o.json) {
+        int64_t parameters = 0;
+        for (int32_t i = 0; i < g->n_values; i++)
+            if (g->values[i].kind == VALUE_WEIGHT && g->values[i].dtype == DT_F32)
+                parameters += shape_count(&g->values[i].shape);
+        printf("%s: %s of %d nodes, %" PRId64 " weights\n", c->args.at[1], c->args.at[0], (int)g->n_nodes, parameters);
+    }
+    yk_buf_free(&file);
+    graph_close(g);
+    return err ? cli_fail(err, &why) : CLI_DONE;
+}
