@@ -40,13 +40,13 @@ def make(kind, classes, channels, height, width):
                              nn.Conv2d(16, 32, 5, padding=2), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
                              nn.Linear(32 * (height // 4) * (width // 4), 128), nn.ReLU(), nn.Linear(128, classes))
     if kind == "resnet-small":
-        return SmallResNet(channels, classes)
-    if kind == "vit-tiny":
+        net = SmallResNet(channels, classes)
+    elif kind == "vit-tiny":
         net = torchvision.models.VisionTransformer(image_size=height, patch_size=16 if height >= 96 else 4, num_layers=12,
                                                    num_heads=3, hidden_dim=192, mlp_dim=768, num_classes=classes)
     else:
         net = getattr(torchvision.models, kind)(num_classes=classes)
-    if channels != 3 and kind.startswith("resnet"):
+    if channels != 3 and kind in ("resnet18", "resnet34"):
         net.conv1 = nn.Conv2d(channels, 64, 7, 2, 3, bias=False)
     if kind.startswith("resnet"):
         for layer in net.modules():
