@@ -82,6 +82,16 @@ struct store_stage_time {
     double compute_ms, wait_ms, send_ms, codec_error;
 };
 void store_put_stage_time(struct store *s, const struct store_stage_time *t);
+struct store_step {                                   /* of a training; the newest replaces what an undone one gave */
+    int64_t job, step, epoch, samples, correct, plan; /* correct -1: not counted */
+    double loss, ms;
+};
+void store_put_step(struct store *s, const struct store_step *t);
+/* A complete set of parameters: training can go on with step `step`. parts: JSON. done(arg) on the loop when it is
+ * durable (on_error came before it if it is not). */
+void store_put_checkpoint(
+    struct store *s, int64_t job, int64_t step, int64_t bytes, const char *parts, net_fn done, void *arg);
+void store_remove_checkpoints(struct store *s, int64_t job, int64_t before); /* those with a smaller step */
 /* Bytes into a file at an offset (outputs by sample), in order with the rows that say they are there. data is copied.
  */
 void store_write_file(struct store *s, int64_t job, const char *path, int64_t offset, const void *data, size_t len);
@@ -100,12 +110,18 @@ void store_plan_of(struct store *s, int64_t job, store_on_json fn, void *arg);
 /* The outputs (JSON, as the job's row has them) of a job that has ended; YK_NOTFOUND if it has none. */
 void store_outputs_of(struct store *s, int64_t job, store_on_json fn, void *arg);
 
+/* [{"step","epoch","loss","accuracy","ms"}] of the steps from `first` on, `limit` at most. */
+void store_steps(struct store *s, int64_t job, int64_t first, int64_t limit, store_on_json fn, void *arg);
+
 /* ---- at start, before the loop runs: rows are valid during the call ---- */
 int64_t store_last_id(struct store *s, const char *table); /* 0 if empty */
 void store_load_models(struct store *s, void (*fn)(void *arg, const struct store_model *m), void *arg);
 void store_load_blobs(
     struct store *s, void (*fn)(void *arg, const char *hash, const char *file, int64_t at, int64_t bytes), void *arg);
 void store_load_jobs(struct store *s, void (*fn)(void *arg, const struct store_job *j), void *arg); /* unfinished */
+/* The newest checkpoint set of a job; fn is not called if there is none. */
+void store_load_checkpoint(
+    struct store *s, int64_t job, void (*fn)(void *arg, int64_t step, int64_t bytes, const char *parts), void *arg);
 void store_load_profile(struct store *s, const char *graph, const char *agent, const char *backends,
     void (*fn)(void *arg, const struct store_time *t), void *arg); /* any time; short read on the caller's thread */
 

@@ -136,6 +136,19 @@ void store_events(struct store *s, int64_t job, int64_t cursor, store_on_json fn
     ask(s, q, fn, arg);
 }
 
+void store_steps(struct store *s, int64_t job, int64_t first, int64_t limit, store_on_json fn, void *arg)
+{
+    struct query *q = yk_xalloc(sizeof *q);
+    snprintf(q->sql, sizeof q->sql,
+        "SELECT step, epoch, loss, accuracy, samples, ms FROM v_steps WHERE job = ?1 AND step >= ?2 ORDER BY step "
+        "LIMIT ?3");
+    q->params[0] = job;
+    q->params[1] = first;
+    q->params[2] = limit;
+    q->n_params = 3;
+    ask(s, q, fn, arg);
+}
+
 /* One text of a job. */
 static void ask_text(struct store *s, const char *sql, int64_t job, store_on_json fn, void *arg)
 {
@@ -250,6 +263,19 @@ void store_load_jobs(struct store *s, void (*fn)(void *arg, const struct store_j
             .deaths = sqlite3_column_int64(st, 23)};
         fn(arg, &j);
     }
+    sqlite3_finalize(st);
+}
+
+void store_load_checkpoint(
+    struct store *s, int64_t job, void (*fn)(void *arg, int64_t step, int64_t bytes, const char *parts), void *arg)
+{
+    sqlite3_stmt *st = NULL;
+    sqlite3_prepare_v2(s->reader,
+        "SELECT step, bytes, parts FROM checkpoints WHERE job = ?1 ORDER BY step DESC LIMIT 1", -1, &st, NULL);
+    if (st)
+        sqlite3_bind_int64(st, 1, job);
+    if (st && sqlite3_step(st) == SQLITE_ROW)
+        fn(arg, sqlite3_column_int64(st, 0), sqlite3_column_int64(st, 1), text_of(st, 2));
     sqlite3_finalize(st);
 }
 

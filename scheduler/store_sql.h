@@ -1,4 +1,5 @@
-/* What store.c and store_read.c share: the statements, one a row, and the open database. Private to store*.c. */
+/* What store.c, store_write.c and store_read.c share: the statements, one a row, and the open database. Private to
+ * store*.c. */
 #ifndef YK_STORE_SQL_H
 #define YK_STORE_SQL_H
 
@@ -38,6 +39,12 @@
     X(STAGE_TIME, "INSERT INTO stage_times (at_ms, job, plan, pipeline, stage, agent, class, microbatches, compute_ms, " \
                   "wait_ms, sent_bytes, send_ms, codec_error, nonfinite, late) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, " \
                   "?10, ?11, ?12, ?13, ?14, ?15)") \
+    X(STEP, "INSERT OR REPLACE INTO steps (job, step, epoch, samples, correct, plan, loss, ms, at_ms) VALUES (?1, ?2, ?3, ?4, " \
+            "?5, ?6, ?7, ?8, ?9)") \
+    X(CHECKPOINT, "INSERT OR REPLACE INTO checkpoints (job, step, bytes, parts, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)") \
+    X(CHECKPOINT_REMOVE, "DELETE FROM checkpoints WHERE job = ?1 AND step < ?2") \
+    X(TRIM_STEPS, "DELETE FROM steps WHERE at_ms < ?1 OR (job, step) < (SELECT job, step FROM steps ORDER BY job DESC, " \
+                  "step DESC LIMIT 1 OFFSET ?2)") \
     X(TRIM_EVENTS, "DELETE FROM job_events WHERE at_ms < ?1 OR id <= (SELECT max(id) FROM job_events) - ?2") \
     X(TRIM_TIMES, "DELETE FROM stage_times WHERE at_ms < ?1 OR id <= (SELECT max(id) FROM stage_times) - ?2") \
     X(TRIM_STAGES, "DELETE FROM stages WHERE plan IN (SELECT id FROM plans WHERE created_ms < ?1 OR " \
@@ -73,6 +80,9 @@ struct store {
 
 /* SQLite's code as ours. */
 yk_err store_error(int code);
+
+/* Removes what is too old or too much from the history tables; arg: the store. Worker. */
+void store_trim(void *arg);
 
 extern const char store_schema_sql[]; /* schema.sql, made into C by the build */
 

@@ -203,7 +203,7 @@ static void schema_has_its_version(void **state)
     struct here *h = *state;
     char text[64];
     outside(h, "PRAGMA user_version", text, sizeof(text));
-    assert_string_equal(text, "3");
+    assert_string_equal(text, "4");
     outside(h, "PRAGMA journal_mode", text, sizeof(text));
     assert_string_equal(text, "wal");
     outside(h,
@@ -245,9 +245,56 @@ static void older_schema_goes_on(void **state)
     store_load_models(h->s, on_old_model, &n);
     assert_int_equal(n, 1);
     outside(h, "PRAGMA user_version", text, sizeof(text));
-    assert_string_equal(text, "3");
+    assert_string_equal(text, "4");
     outside(h, "SELECT model || coalesce(preprocess, '-') FROM v_models", text, sizeof(text));
     assert_string_equal(text, "old-");
+}
+
+static void on_checkpoint(void *arg, int64_t step, int64_t bytes, const char *parts)
+{
+    char *text = arg;
+    snprintf(text, 64, "%lld %lld %s", (long long)step, (long long)bytes, parts);
+}
+
+static void on_durable(void *arg)
+{
+    ++*(int *)arg;
+}
+
+/* A step that was undone by a loss is there once, with what it gave last; the newest set of parameters is found. */
+static void steps_and_checkpoints(void **state)
+{
+    struct here *h = *state;
+    char text[64] = "";
+    int durable = 0;
+    for (int64_t i = 0; i < 12; i++) {
+        struct store_step t = {.job = 5,
+            .step = i % 10,
+            .epoch = i % 10 / 4,
+            .samples = 8,
+            .correct = i == 3 ? -1 : 2,
+            .plan = 1,
+            .loss = 2.5 - (double)i / 8,
+            .ms = 4};
+        store_put_step(h->s, &t);
+    }
+    store_load_checkpoint(h->s, 5, on_checkpoint, text);
+    assert_string_equal(text, "");
+    for (int64_t i = 1; i <= 3; i++)
+        store_put_checkpoint(h->s, 5, 4 * i, 100 * i, "[]", on_durable, &durable);
+    store_put_checkpoint(h->s, 6, 99, 1, "[]", on_durable, &durable);
+    store_remove_checkpoints(h->s, 5, 8);
+    settle(h);
+    assert_int_equal(durable, 4);
+    store_load_checkpoint(h->s, 5, on_checkpoint, text);
+    assert_string_equal(text, "12 300 []");
+    outside(h, "SELECT count(*) || ' ' || min(step) FROM v_checkpoints WHERE job = 5", text, sizeof(text));
+    assert_string_equal(text, "2 8");
+    outside(h, "SELECT count(*) || ' ' || sum(accuracy IS NULL) || ' ' || max(loss) FROM v_steps WHERE job = 5", text,
+        sizeof(text));
+    assert_string_equal(text, "10 1 2.25");
+    outside(h, "SELECT loss FROM v_steps WHERE step = 1", text, sizeof(text));
+    assert_string_equal(text, "1.125");
 }
 
 static void newer_schema_is_refused(void **state)
@@ -265,8 +312,11 @@ static void newer_schema_is_refused(void **state)
     assert_non_null(strstr(why.text, "99"));
     assert_int_equal(sqlite3_open(h->path, &db), SQLITE_OK);
     /* And an older one is brought forward: this is what schema 2 was. */
-    assert_int_equal(
-        sqlite3_exec(db, "ALTER TABLE jobs DROP COLUMN deaths; PRAGMA user_version = 2", NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db,
+                         "DROP VIEW v_steps; DROP VIEW v_checkpoints; DROP TABLE steps; DROP TABLE checkpoints; "
+                         "ALTER TABLE jobs DROP COLUMN deaths; PRAGMA user_version = 2",
+                         NULL, NULL, NULL),
+        SQLITE_OK);
     sqlite3_close(db);
     assert_int_equal(open_store(h, NULL), YK_OK);
     outside(h, "SELECT count(*) FROM pragma_table_info('jobs') WHERE name = 'deaths'", text, sizeof(text));
@@ -701,6 +751,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(schema_has_its_version, setup, teardown),
         cmocka_unit_test_setup_teardown(older_schema_goes_on, setup, teardown),
         cmocka_unit_test_setup_teardown(newer_schema_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(steps_and_checkpoints, setup, teardown),
         cmocka_unit_test_setup_teardown(not_a_database, setup, teardown),
         cmocka_unit_test_setup_teardown(views_keep_their_columns, setup, teardown),
         cmocka_unit_test_setup_teardown(agents_and_links, setup, teardown),
