@@ -29,7 +29,7 @@ static double normal(struct yk_rng *r)
 
 enum fill { ZEROS, ONES, UNIFORM, NORMAL, TRUNCATED };
 
-/* UNIFORM: in [-scale, scale). NORMAL: of deviation scale. TRUNCATED: likewise, drawn again beyond two of them. */
+/* UNIFORM: in [-scale, scale). NORMAL: of deviation scale. TRUNCATED: likewise, drawn again outside [-2, 2]. */
 static void fill(struct yk_rng *r, float *out, int64_t n, enum fill how, double scale)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -39,7 +39,7 @@ static void fill(struct yk_rng *r, float *out, int64_t n, enum fill how, double 
         else if (how == NORMAL || how == TRUNCATED)
             do
                 x = normal(r);
-            while (how == TRUNCATED && fabs(x) > 2);
+            while (how == TRUNCATED && fabs(x * scale) > 2);
         out[i] = (float)(how == NORMAL || how == TRUNCATED ? x * scale : x);
     }
 }
