@@ -77,6 +77,7 @@ struct backend_ops {
      * compiles. seg and its arrays are borrowed for the call, graph and weights until release. */
     yk_err (*prepare)(struct backend *b, const struct backend_segment *seg, void **handle, int64_t *scratch_bytes,
         int64_t *packed_bytes, struct yk_diag *why);
+    /* By value id, NULL where a weight did not change. Between runs. */
     yk_err (*set_weights)(struct backend *b, void *handle, const void *const *weights, struct yk_diag *why);
     /* Starts a run; done comes once, from any thread, maybe before submit returns. Buffers are borrowed until then. */
     void (*submit)(struct backend *b, void *handle, const struct backend_run *run,

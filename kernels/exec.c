@@ -55,6 +55,12 @@ static yk_err copy_config(struct exec *e, const struct exec_config *c, struct yk
     if (!e->in_stage || !e->max_sizes || !e->sizes || !e->forms || !e->weights || !e->copies || !e->given ||
         !e->input_shapes)
         return yk_fail(why, YK_NOMEM, "no memory to open a stage");
+    if (c->variable) {
+        e->renewed = yk_try_alloc(n_values, sizeof(*e->renewed));
+        e->variable = yk_try_alloc(n_values, 1);
+        if (!e->renewed || !e->variable)
+            return yk_fail(why, YK_NOMEM, "no memory to open a stage");
+    }
     for (int32_t i = 0; i < g->n_nodes; i++)
         e->in_stage[i] = c->in_stage ? c->in_stage[i] != 0 : 1;
     for (int32_t i = 0; i < g->n_syms; i++)
@@ -125,6 +131,11 @@ static yk_err gather_weight(struct exec *e, const struct exec_config *c, int32_t
     const void *data = w->data;
     if (w->kind != VALUE_WEIGHT || e->weights[v])
         return YK_OK;
+    if (c->variable && c->variable[v]) {
+        e->weights[v] = c->variable[v];
+        e->variable[v] = 1;
+        return YK_OK;
+    }
     if (!data && bytes > 0 && c->weight) {
         yk_err err = c->weight(c->weight_arg, v, &data, why);
         if (err)
@@ -371,7 +382,7 @@ yk_err exec_open(const struct exec_config *config, struct exec **out, struct yk_
         goto out;
     err = open_dynamic(e, config, why);
     for (int32_t s = 0; !err && s < e->n_segments; s++)
-        err = prepare_segment(e, &e->segments[s], config->weights_variable, why);
+        err = prepare_segment(e, &e->segments[s], config->variable != NULL, why);
     if (!err) {
         *out = e;
         e = NULL;
@@ -380,6 +391,28 @@ out:
     free(table);
     free(owner);
     exec_close(e);
+    return err;
+}
+
+yk_err exec_set_weights(struct exec *e, const uint8_t *changed, struct yk_diag *why)
+{
+    const struct graph *g = e->graph;
+    yk_err err = YK_OK;
+    if (!e->variable)
+        return YK_OK;
+    for (int32_t v = 0; v < g->n_values; v++)
+        e->renewed[v] = e->variable[v] && (!changed || changed[v]) ? e->weights[v] : NULL;
+    for (int32_t s = 0; !err && s < e->n_segments; s++) {
+        struct exec_segment *seg = &e->segments[s];
+        bool uses = false;
+        for (int32_t i = 0; seg->backend && !uses && i < seg->n_nodes; i++) {
+            const struct node *n = &g->nodes[seg->nodes[i]];
+            for (int32_t k = 0; k < n->n_in; k++)
+                uses |= n->in[k] >= 0 && e->renewed[n->in[k]];
+        }
+        if (uses)
+            err = seg->backend->ops->set_weights(seg->backend, seg->handle, e->renewed, why);
+    }
     return err;
 }
 
@@ -406,6 +439,8 @@ void exec_close(struct exec *e)
     for (int32_t v = 0; e->copies && v < e->graph->n_values; v++)
         free(e->copies[v]);
     free(e->copies);
+    free(e->renewed);
+    free(e->variable);
     free(e->weights);
     free(e->arena);
     if (e->has_plan)

@@ -21,7 +21,9 @@ struct exec_config {
     /* The same of a weight of a subgraph; NULL: they have their data. */
     yk_err (*inner_weight)(void *arg, const struct value *weight, const void **data, struct yk_diag *why);
     void *weight_arg; /* of both */
-    bool weights_variable;
+    /* By value id: memory of weights that change between runs (training), NULL where one does not; the memory is
+     * borrowed for the life of the exec, the array for the call. NULL: none changes. */
+    void *const *variable;
     int64_t heap_limit;   /* bytes of values whose size depends on data, at one time; 0: EXEC_HEAP_LIMIT */
     double time_limit_ms; /* in which the last dynamic node of a run must begin; 0: none */
     int64_t step_limit;   /* dynamic nodes that one run executes, subgraphs included; 0: EXEC_STEP_LIMIT */
@@ -57,9 +59,14 @@ yk_err exec_run_made(struct exec *e, const int64_t *sizes, const struct tensor *
  * that shape. in is borrowed for the call; of each out the caller becomes a user (dyn_unref). */
 yk_err exec_run_values(struct exec *e, const int64_t *sizes, struct dyn_value *const *in, struct dyn_value **out,
     uint64_t seed, struct yk_diag *why);
+/* Between runs: the memory of these variable weights has new contents. changed: by value id; NULL: of all of them. */
+yk_err exec_set_weights(struct exec *e, const uint8_t *changed, struct yk_diag *why);
 void exec_cancel(struct exec *e); /* any thread: a run in progress ends with YK_CANCELED at the next segment */
 
 /* Called after each node of host segments, for `bench --ops` and profiles; NULL ends it. */
 void exec_trace(struct exec *e, void (*fn)(void *arg, int32_t node, const char *form, double ms), void *arg);
+/* What fn may look at: a value that the node reads or makes, whose elements may be stored in another order (channels
+ * last). data is NULL where the value is not in host memory. */
+struct tensor exec_peek(const struct exec *e, int32_t value);
 
 #endif

@@ -36,6 +36,8 @@ struct exec {
     char *arena;
     const void **weights; /* by value id */
     void **copies;        /* by value id: of unaligned weights */
+    const void **renewed; /* by value id, for exec_set_weights; NULL if no weight is variable */
+    uint8_t *variable;    /* by value id; likewise */
     struct exec_segment *segments;
     int32_t n_segments;
     int64_t held;

@@ -93,6 +93,12 @@ static void *address(const struct exec *e, int32_t v, const struct tensor *in, c
     }
 }
 
+struct tensor exec_peek(const struct exec *e, int32_t value)
+{
+    void *data = shapes_has(&e->actual, value) ? address(e, value, e->in, e->out) : NULL;
+    return (struct tensor){e->actual.of[value], data};
+}
+
 struct waiter {
     pthread_mutex_t lock;
     pthread_cond_t wake;

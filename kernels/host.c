@@ -33,6 +33,7 @@ struct step {
     const struct host_kernel *kernel;
     struct slot *in, *out;
     void *packed;
+    struct shape *shapes;       /* of inputs, then outputs, for packing again; NULL if nothing is packed again */
     uint64_t last_in, last_out; /* as in host_call */
 };
 
@@ -247,6 +248,7 @@ static void segment_free(struct segment *s)
         free(s->steps[i].in);
         free(s->steps[i].out);
         free(s->steps[i].packed);
+        free(s->steps[i].shapes);
     }
     free(s->steps);
     if (s->planned)
@@ -260,6 +262,36 @@ static yk_err pack_step(struct step *st, const struct op_ctx *c, struct yk_diag 
     for (int i = 0; i < c->n_in; i++)
         in[i] = st->in[i].kind == SLOT_WEIGHT ? st->in[i].data : NULL;
     return st->kernel->pack(c, in, st->packed, why);
+}
+
+static yk_err keep_shapes(struct step *st, const struct op_ctx *c)
+{
+    st->shapes = yk_try_alloc((size_t)(c->n_in + c->n_out) + 1, sizeof(*st->shapes));
+    if (!st->shapes)
+        return YK_NOMEM;
+    for (int i = 0; i < c->n_in; i++)
+        if (c->in[i])
+            st->shapes[i] = *c->in[i];
+    for (int i = 0; i < c->n_out; i++)
+        st->shapes[c->n_in + i] = c->out[i];
+    return YK_OK;
+}
+
+/* Packs the weights of a step again. */
+static yk_err repack_step(const struct graph *g, struct step *st, struct op_ctx *c, struct yk_diag *why)
+{
+    const struct node *n = &g->nodes[st->node];
+    memset(c, 0, sizeof(*c));
+    c->graph = g;
+    c->node = n;
+    c->n_in = n->n_in;
+    c->n_out = n->n_out;
+    c->why = why;
+    for (int k = 0; k < n->n_in; k++)
+        c->in[k] = st->in[k].kind == SLOT_ABSENT ? NULL : &st->shapes[k];
+    for (int k = 0; k < n->n_out; k++)
+        c->out[k] = st->shapes[n->n_in + k];
+    return pack_step(st, c, why);
 }
 
 static yk_err plan_own(
@@ -371,7 +403,7 @@ yk_err host_prepare(struct backend *b, const struct backend_segment *seg, void *
                 goto out;
         if (st->packed) {
             shapes_node(g, seg->max, st->node, c);
-            if ((err = pack_step(st, c, why)))
+            if ((err = pack_step(st, c, why)) || (seg->weights_variable && (err = keep_shapes(st, c))))
                 goto out;
         }
     }
@@ -395,29 +427,25 @@ yk_err host_set_weights(struct backend *b, void *handle, const void *const *weig
 {
     (void)b;
     struct segment *s = handle;
-    for (int32_t i = 0; i < s->n_steps; i++) {
+    struct op_ctx *c = yk_try_alloc(1, sizeof(*c));
+    yk_err err = c ? YK_OK : yk_fail(why, YK_NOMEM, "no memory to set weights");
+    for (int32_t i = 0; !err && i < s->n_steps; i++) {
         struct step *st = &s->steps[i];
         const struct node *n = &s->graph->nodes[st->node];
+        bool changed = false;
         for (int k = 0; k < n->n_in; k++)
-            if (st->in[k].kind == SLOT_WEIGHT && weights[st->in[k].value])
+            if (st->in[k].kind == SLOT_WEIGHT && weights[st->in[k].value]) {
                 st->in[k].data = weights[st->in[k].value];
-        if (!st->packed)
-            continue;
-        struct op_ctx *c = yk_try_alloc(1, sizeof(*c));
-        if (!c)
-            return yk_fail(why, YK_NOMEM, "no memory to set weights");
-        c->graph = s->graph;
-        c->node = n;
-        c->n_in = n->n_in;
-        c->n_out = n->n_out;
-        for (int k = 0; k < n->n_in; k++)
-            c->in[k] = st->in[k].kind == SLOT_WEIGHT ? &s->graph->values[st->in[k].value].shape : NULL;
-        yk_err err = pack_step(st, c, why);
-        free(c);
-        if (err)
-            return err;
+                changed = true;
+            }
+        if (changed && st->packed && !st->shapes)
+            err = yk_fail(
+                why, YK_INTERNAL, "node %d '%s': its weights were not prepared as variable", (int)st->node, n->name);
+        else if (changed && st->packed)
+            err = repack_step(s->graph, st, c, why);
     }
-    return YK_OK;
+    free(c);
+    return err;
 }
 
 static double now_ms(void)

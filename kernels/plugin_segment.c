@@ -347,7 +347,6 @@ yk_err plugin_set_weights(struct backend *b, void *handle, const void *const *we
         return err;
     device_close(p, s->other); /* made again from desc.weights, which the caller keeps current */
     s->other = NULL;
-    s->desc.weights = weights;
     yk_err failed = device_weights(p, s->max, weights, &text);
     if (failed && p->strict)
         return yk_fail(why, failed, "%s", text.text);

@@ -555,6 +555,59 @@ static void profiles_every_node(void **state)
     graph_close(g);
 }
 
+/* After exec_set_weights a stage answers as one that was opened with those weights; what did not change stays. */
+static void variable_weights(void **state)
+{
+    (void)state;
+    struct graph *g = cnn();
+    struct yk_diag why = {""};
+    struct backends *sets[] = {&backends, &mixed};
+    int64_t sizes[1] = {5};
+    struct yk_rng r;
+    yk_rng_seed(&r, 3);
+    for (int b = 0; b < 2; b++)
+        for (int part = 0; part < 2; part++) {
+            void **variable = calloc((size_t)g->n_values + 1, sizeof(*variable));
+            uint8_t *changed = calloc((size_t)g->n_values + 1, 1);
+            int n = 0;
+            for (int32_t v = 0; v < g->n_values; v++)
+                if (g->values[v].kind == VALUE_WEIGHT && g->values[v].dtype == DT_F32 && n++ >= 0) {
+                    variable[v] = yk_try_aligned((size_t)g->values[v].bytes);
+                    memcpy(variable[v], g->values[v].data, (size_t)g->values[v].bytes);
+                }
+            struct exec_config c = {.graph = g, .max_sizes = sizes, .backends = sets[b], .variable = variable};
+            struct exec *e, *fresh;
+            struct graphs_io io, want;
+            assert_int_equal(exec_open(&c, &e, &why), YK_OK);
+            assert_int_equal(graphs_io_init(&io, e, sizes, &why), YK_OK);
+            graphs_fill(io.in[0].data, &io.in[0].shape, &r, false);
+            assert_int_equal(exec_run(e, sizes, io.in, io.out, 0, &why), YK_OK);
+            n = 0;
+            for (int32_t v = 0; v < g->n_values; v++)
+                if (variable[v] && (part == 0 || n++ % 2 == 0)) {
+                    changed[v] = 1;
+                    for (int64_t i = 0; i < g->values[v].bytes / 4; i++)
+                        ((float *)variable[v])[i] *= 0.75f + 0.001f * (float)(i % 7);
+                }
+            assert_int_equal(exec_set_weights(e, part ? changed : NULL, &why), YK_OK);
+            assert_int_equal(exec_run(e, sizes, io.in, io.out, 0, &why), YK_OK);
+            assert_int_equal(exec_open(&c, &fresh, &why), YK_OK);
+            assert_int_equal(graphs_io_init(&want, fresh, sizes, &why), YK_OK);
+            memcpy(want.in[0].data, io.in[0].data, (size_t)tensor_bytes(&io.in[0]));
+            assert_int_equal(exec_run(fresh, sizes, want.in, want.out, 0, &why), YK_OK);
+            assert_memory_equal(io.out[0].data, want.out[0].data, (size_t)tensor_bytes(&io.out[0]));
+            graphs_io_fini(&io);
+            graphs_io_fini(&want);
+            exec_close(e);
+            exec_close(fresh);
+            for (int32_t v = 0; v < g->n_values; v++)
+                free(variable[v]);
+            free(variable);
+            free(changed);
+        }
+    graph_close(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -564,6 +617,7 @@ int main(void)
         cmocka_unit_test(backends_share_a_stage),
         cmocka_unit_test(views_at_the_border),
         cmocka_unit_test(weights_from_outside),
+        cmocka_unit_test(variable_weights),
         cmocka_unit_test(refuses_what_does_not_fit),
         cmocka_unit_test(indices_out_of_range),
         cmocka_unit_test(traces_every_node),
