@@ -175,7 +175,7 @@ static yk_err find_crossings(
     for (c->node = 0; c->node < g->n_nodes; c->node++)
         node_each_use(&g->nodes[c->node], add_use, c);
     c->node = -1;
-    for (int32_t i = 0; i < g->n_outputs; i++)
+    for (int32_t i = 0; i < g->n_outputs - g->n_staying; i++)
         if (g->values[g->outputs[i]].kind == VALUE_NODE)
             add_crossing(c, maker(c, g->outputs[i]), -1, g->outputs[i]);
     if (c->failed) {

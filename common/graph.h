@@ -131,6 +131,8 @@ struct graph {
     int32_t n_nodes, cap_nodes;
     int32_t *inputs, n_inputs; /* value ids; weights are not among them */
     int32_t *outputs, n_outputs;
+    int32_t n_staying; /* so many of the last outputs stay where they are made: of a training graph the gradients and
+                          the next statistics. Not in the file; 0 otherwise */
     const char **syms;
     int32_t n_syms;
     uint8_t hash[32]; /* of the skeleton; set by onnx_export_skeleton / onnx_import of one */

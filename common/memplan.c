@@ -11,7 +11,7 @@
 
 #define MEMPLAN_LIMIT ((int64_t)1 << 60)
 
-enum { OUTSIDE_READ = 1, OUTSIDE_OUTPUT = 2 };
+enum { OUTSIDE_READ = 1, OUTSIDE_OUTPUT = 2, OUTSIDE_STAYS = 4 };
 
 struct buffer {
     int32_t value;
@@ -24,7 +24,8 @@ struct plan {
     const uint8_t *in_stage;
     int32_t node;     /* being visited */
     int32_t *last;    /* by value: last reader in the stage, -1 */
-    uint8_t *outside; /* by value: OUTSIDE_READ outside the stage, OUTSIDE_OUTPUT of the graph */
+    uint8_t *outside; /* by value: OUTSIDE_READ outside the stage, OUTSIDE_OUTPUT of the graph, OUTSIDE_STAYS of its
+                         last ones */
     uint8_t *kept;    /* by value: weight that a node of the stage keeps */
     bool keeps;
 };
@@ -126,7 +127,7 @@ static yk_err add_table(
         *workspace = YK_MAX(*workspace, t->workspace_bytes);
     }
     for (int32_t i = 0; i < p->g->n_outputs; i++)
-        p->outside[p->g->outputs[i]] |= OUTSIDE_OUTPUT;
+        p->outside[p->g->outputs[i]] |= i < p->g->n_outputs - p->g->n_staying ? OUTSIDE_OUTPUT : OUTSIDE_STAYS;
     return err;
 }
 
@@ -213,7 +214,7 @@ static yk_err classify(
         } else if (made && p->outside[v]) {
             m->out[m->n_out++] = v;
             if ((err = value_bytes(g, s, v, &bytes, why)) == YK_OK)
-                err = add_to(&m->out_bytes, bytes, why);
+                err = add_to(p->outside[v] == OUTSIDE_STAYS ? &m->stay_bytes : &m->out_bytes, bytes, why);
         }
     }
     /* Producers come before readers, so a view's input is resolved before the view. */
@@ -254,7 +255,8 @@ static yk_err total(struct memplan *m, int32_t depth, int64_t workspace, struct 
     yk_err err = add_to(&m->arena_bytes, workspace, why);
     if (err || (err = add_to(&sum, m->arena_bytes, why)) != YK_OK ||
         (err = add_to(&sum, m->weight_bytes, why)) != YK_OK || (err = add_to(&sum, m->packed_bytes, why)) != YK_OK ||
-        (err = add_to(&sum, boundary, why)) != YK_OK || (err = add_to(&sum, m->heap_bytes, why)) != YK_OK)
+        (err = add_to(&sum, m->stay_bytes, why)) != YK_OK || (err = add_to(&sum, boundary, why)) != YK_OK ||
+        (err = add_to(&sum, m->heap_bytes, why)) != YK_OK)
         return err;
     m->total_bytes = sum;
     return YK_OK;

@@ -20,13 +20,14 @@ struct memplan {
     int64_t weight_bytes; /* resident originals */
     int64_t packed_bytes;
     int64_t in_bytes, out_bytes; /* boundary values of one microbatch, each rounded up to MEMPLAN_ALIGN */
+    int64_t stay_bytes;          /* outputs that stay with the stage (graph.n_staying): once, whatever the depth */
     int64_t heap_bytes;          /* what values whose size depends on data are counted at; 0 if there are none */
-    int64_t total_bytes;         /* arena + weights + packed + heap + depth * (in + out) */
+    int64_t total_bytes;         /* arena + weights + packed + stay + heap + depth * (in + out) */
     int64_t *offset; /* by value id: place in the arena, -1 if not there (weights, boundary, not in the stage) */
     int32_t *root;   /* by value id: the value whose memory holds it: itself, or what a chain of views starts from */
     int64_t workspace_offset; /* one region behind the intermediates, as large as the largest workspace of a node */
     int32_t n_in, n_out;
-    int32_t *in, *out; /* boundary value ids, ascending */
+    int32_t *in, *out; /* boundary value ids, ascending; what stays is in out too */
     struct yk_arena *arena;
 };
 

@@ -80,8 +80,32 @@
     F(I64, offset, _)         /* into the body, 64-byte aligned */ \
     F(I64, bytes, _)
 
+/* ---- of training (values are of the training graph) ---- */
+#define WIRE_PART_param(F) \
+    F(I64, value, _)          /* a weight that is trained */ \
+    F(I64S, uses, _)          /* graph outputs with a gradient of it each, in the order of the fold */
+#define WIRE_PART_state(F) \
+    F(I64, value, _)          /* a running statistic */ \
+    F(I64, output, _)         /* graph output with its next value */
+/* A tensor of a checkpoint set: a weight (slot -1) or what the optimizer keeps for it. */
+#define WIRE_PART_kept(F) \
+    F(I64, value, _) F(I64, slot, _) \
+    F(STR, hash, _)           /* in load: the blob */ \
+    F(I64, offset, _)         /* in part: in the body, 64-byte aligned */ \
+    F(I64, bytes, _)
+#define WIRE_PART_training(F) \
+    F(STR, config, _)         /* JSON of train_config.h; "" is no training */ \
+    F(LIST, params, param) F(LIST, states, state) \
+    F(I64, stay, _)           /* so many of the last graph outputs stay with the stage that makes them */ \
+    F(I64, loss, _) F(I64, scores, _) /* graph outputs */ \
+    F(I64, target, _) F(I64, divisor, _) /* graph inputs */ \
+    F(I64, batch, _)          /* samples of a step */ \
+    F(I64, step, _)           /* the next one */ \
+    F(LIST, kept, kept)       /* what it goes on from; absent ones are as the graph and the optimizer begin */
+
 #define WIRE_PARTS(P) \
-    P(backend) P(device) P(sensors) P(range) P(size) P(input) P(stage) P(edge) P(node_time) P(tensor)
+    P(backend) P(device) P(sensors) P(range) P(size) P(input) P(stage) P(edge) P(node_time) P(tensor) P(param) \
+    P(state) P(kept) P(training)
 
 /* ---- messages ---- */
 /* First frame of every connection, either role. kind: "control" (agent <-> yoked) or "data". */
@@ -132,7 +156,8 @@
     F(LIST, stages, stage) F(LIST, edges, edge) \
     F(I64, depth, _)          /* microbatches the source keeps in flight */ \
     F(I64, threads, _)        /* 0: the agent's own */ \
-    F(I64, timeout_ms, _)     /* remaining */
+    F(I64, timeout_ms, _)     /* remaining */ \
+    F(ONE, training, training)
 #define WIRE_loaded(F) \
     F(I64, generation, _) F(STR, error, _) F(STR, text, _) F(I64, memory_bytes, _) F(F64, ms, _) \
     F(I64, fetched_bytes, _)
@@ -151,6 +176,7 @@
     F(BOOL, want_outputs, _) F(BOOL, want_accuracy, _) F(I64, timeout_ms, _)
 /* source -> yoked: the data set was opened. */
 #define WIRE_run_started(F) F(I64, generation, _) F(STR, job, _) F(I64, samples, _) F(I64, microbatches, _) \
+    F(I64, steps, _) F(I64, epoch_steps, _) /* of a training: all, and of one epoch; samples are those of an epoch */ \
     F(STR, note, _)           /* what the source decided without being asked, for people; "" nothing */
 /* source -> yoked, on the control connection if no outputs are wanted, else head of a data stream whose body is the
  * tensors at their offsets (64-byte aligned); it ends with the last byte of the last one. */
@@ -158,6 +184,16 @@
     F(I64, generation, _) F(STR, job, _) F(I64, microbatch, _) F(I64, first, _) F(I64, count, _) \
     F(I64, correct, _)        /* -1: no labels */ \
     F(LIST, tensors, tensor)
+/* source -> yoked: every microbatch of a step is through. */
+#define WIRE_step(F) F(I64, generation, _) F(STR, job, _) F(I64, step, _) F(I64, samples, _) F(F64, loss, _) \
+    F(I64, correct, _)        /* -1: not counted */ \
+    F(F64, ms, _)             /* since the step before it was through */
+/* Square sums of an agent's gradients of a step, by parameter; yoked answers every agent of the generation with the
+ * norm over all of them. Only where the norm is clipped. */
+#define WIRE_norms(F) F(I64, generation, _) F(I64, step, _) F(I64S, values, _) F(F64S, sums, _)
+#define WIRE_norm(F) F(I64, generation, _) F(I64, step, _) F(F64, norm, _)
+/* agent -> yoked, head of a data stream on the blob connection: what it holds behind `step` steps. */
+#define WIRE_part(F) F(I64, generation, _) F(STR, job, _) F(I64, step, _) F(LIST, kept, kept) F(I64, bytes, _)
 #define WIRE_run_done(F) F(I64, generation, _) F(STR, job, _) F(STR, error, _) F(STR, text, _) F(F64, ms, _)
 #define WIRE_cancel(F) F(I64, term, _) F(I64, generation, _) F(STR, job, _)
 /* agent -> yoked, at most twice a second per stage: what was measured since the last one. */
@@ -177,7 +213,8 @@
 /* Data connection, purpose edge: head of a stream that carries one microbatch over one edge. */
 #define WIRE_microbatch(F) \
     F(I64, generation, _) F(I64, edge, _) F(I64, microbatch, _) F(I64, count, _) /* samples */ \
-    F(BOOL, backward, _) F(LIST, sizes, size) F(LIST, tensors, tensor) F(I64, body_bytes, _)
+    F(BOOL, backward, _) F(LIST, sizes, size) F(LIST, tensors, tensor) F(I64, body_bytes, _) \
+    F(I64, step, _) F(I64, index, _) F(I64, of, _) /* of a training: which of its `of` microbatches */
 /* Receiver -> sender: n more slots are free. */
 #define WIRE_credit(F) F(I64, generation, _) F(I64, edge, _) F(I64, n, _)
 /* Data connection, purpose probe. dir: "to" (dialler sends), "from", "both"; then streams headed by probe_data. */
@@ -190,7 +227,7 @@
     M(1, hello) M(2, welcome) M(3, refuse) M(4, ping) M(5, pong) \
     M(10, probe) M(11, probe_result) M(12, expect) M(13, profile) M(14, profile_result) \
     M(20, load) M(21, loaded) M(22, unload) M(23, run) M(24, run_started) M(25, result) M(26, run_done) M(27, cancel) \
-    M(28, stage_stats) M(29, stage_failed) M(30, leave) \
+    M(28, stage_stats) M(29, stage_failed) M(30, leave) M(31, step) M(32, norms) M(33, norm) M(34, part) \
     M(40, blob_get) M(41, blob) M(42, blob_refused) M(43, microbatch) M(44, credit) \
     M(50, probe_start) M(51, probe_data) M(52, probe_sum)
 

@@ -67,6 +67,7 @@ static void test_random(void **state)
         struct memplan_node table[200];
         int64_t packed = 0, workspace = 0;
         int how = (int)(seed % 3);
+        g->n_staying = (int32_t)yk_rng_below(&r, (uint64_t)g->n_outputs + 1);
         for (int32_t i = 0; i < g->n_nodes; i++) {
             in_stage[i] = how == 0 || (how == 1 ? i >= g->n_nodes / 3 : yk_rng_below(&r, 2) != 0);
             table[i] = (struct memplan_node){(int64_t)yk_rng_below(&r, 100), (int64_t)yk_rng_below(&r, 1000), false};
@@ -81,35 +82,38 @@ static void test_random(void **state)
         simulate(g, &s, in_stage, &m);
 
         int32_t n_in = 0, n_out = 0;
-        int64_t in_bytes = 0, out_bytes = 0, weights = 0;
+        int64_t in_bytes = 0, out_bytes = 0, stay_bytes = 0, weights = 0;
         for (int32_t v = 0; v < g->n_values; v++) {
-            bool inside = false, outside = false;
+            bool inside = false, outside = false, stays = false;
             int32_t p = g->values[v].producer;
             for (int32_t i = 0; i < g->n_nodes; i++) {
                 inside = inside || (in_stage[i] && reads(g, i, v));
                 outside = outside || (!in_stage[i] && reads(g, i, v));
             }
-            for (int32_t i = 0; i < g->n_outputs; i++)
-                outside = outside || g->outputs[i] == v;
+            for (int32_t i = 0; i < g->n_outputs; i++) {
+                stays = stays || (g->outputs[i] == v && i >= g->n_outputs - g->n_staying);
+                outside = outside || (g->outputs[i] == v && i < g->n_outputs - g->n_staying);
+            }
             bool made = p >= 0 && in_stage[p];
             if (g->values[v].kind == VALUE_WEIGHT) {
                 weights += inside ? shape_bytes(&s.of[v]) : 0;
             } else if (!made && inside) {
                 assert_int_equal(m.in[n_in++], v);
                 in_bytes += rounded(shape_bytes(&s.of[v]));
-            } else if (made && outside) {
+            } else if (made && (outside || stays)) {
                 assert_int_equal(m.out[n_out++], v);
-                out_bytes += rounded(shape_bytes(&s.of[v]));
+                *(outside ? &out_bytes : &stay_bytes) += rounded(shape_bytes(&s.of[v]));
             }
         }
         assert_int_equal(n_in, m.n_in);
         assert_int_equal(n_out, m.n_out);
         assert_int_equal(in_bytes, m.in_bytes);
         assert_int_equal(out_bytes, m.out_bytes);
+        assert_int_equal(stay_bytes, m.stay_bytes);
         assert_int_equal(weights, m.weight_bytes);
         assert_int_equal(packed, m.packed_bytes);
         assert_int_equal(m.arena_bytes - m.workspace_offset, rounded(workspace));
-        assert_int_equal(m.total_bytes, m.arena_bytes + weights + packed + 3 * (in_bytes + out_bytes));
+        assert_int_equal(m.total_bytes, m.arena_bytes + weights + packed + stay_bytes + 3 * (in_bytes + out_bytes));
         memplan_fini(&m);
         memplan_fini(&again);
         shapes_fini(&s);
