@@ -1,11 +1,10 @@
 #include "agent/data.h"
 
-#include "agent/data_cifar.h"
-#include "agent/data_files.h"
-#include "agent/data_images.h"
+#include "agent/data_priv.h"
 #include "agent/image.h"
 #include "common/npy.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -19,20 +18,6 @@
 #define MAX_CHANNELS 4096
 #define BLOCK_BYTES 16384
 
-struct data_set {
-    struct data_files x_file, y_file;
-    size_t x_at, y_at; /* first sample, first label */
-    const char *root;  /* while opening: what files must lie below, or NULL */
-    struct shape sample;
-    int64_t count, sample_elements;
-    bool bytes;         /* x are pixels of 0..255 */
-    enum dtype y_dtype; /* DT_NONE: no labels */
-    double *mean, *std; /* per channel, or NULL */
-    int64_t channels;
-    struct data_images *images; /* all of the set, if it is one of images */
-    struct data_cifar *cifar;
-};
-
 int64_t data_count(const struct data_set *d)
 {
     return d->count;
@@ -45,7 +30,17 @@ const struct shape *data_sample(const struct data_set *d)
 
 bool data_labelled(const struct data_set *d)
 {
-    return d->y_dtype != DT_NONE || d->cifar || (d->images && data_images_labelled(d->images));
+    return d->has_truth && d->truth.dtype == DT_I64 && d->truth.rank == 0;
+}
+
+bool data_is_split(const struct data_set *d)
+{
+    return d->split;
+}
+
+const struct shape *data_truth(const struct data_set *d)
+{
+    return d->has_truth ? &d->truth : NULL;
 }
 
 const char *data_name(const struct data_set *d, int64_t sample)
@@ -74,8 +69,11 @@ void data_close(struct data_set *d)
     data_files_close(&d->y_file);
     data_images_close(d->images);
     data_cifar_close(d->cifar);
+    free(d->path);
     free(d->mean);
     free(d->std);
+    free(d->black);
+    free(d->scratch);
     free(d);
 }
 
@@ -94,9 +92,18 @@ static yk_err per_channel(
     return YK_OK;
 }
 
+static void normalise_plane(const struct data_set *d, int64_t channel, float *x, int64_t n)
+{
+    double mean = d->mean ? d->mean[channel] : 0, std = d->std ? d->std[channel] : 1;
+    for (int64_t k = 0; k < n; k++)
+        x[k] = (float)(((double)x[k] - mean) / std);
+}
+
 static yk_err set_options(struct data_set *d, const struct data_options *o, struct yk_diag *why)
 {
     d->channels = d->sample.rank >= 3 ? d->sample.dims[0] : 1;
+    if (d->sample.rank == 3 && d->channels >= 1 && d->channels <= MAX_CHANNELS)
+        d->black = yk_xalloc((size_t)d->channels * sizeof *d->black);
     if (!o || (!o->n_mean && !o->n_std))
         return YK_OK;
     if (d->sample.dtype != DT_F32)
@@ -109,10 +116,14 @@ static yk_err set_options(struct data_set *d, const struct data_options *o, stru
     for (int64_t c = 0; !err && d->std && c < d->channels; c++)
         if (!(d->std[c] > 0))
             err = yk_fail(why, YK_INVAL, "--std value %g must be above 0", d->std[c]);
+    for (int64_t c = 0; !err && d->black && c < d->channels; c++)
+        normalise_plane(d, c, &d->black[c], 1);
     return err;
 }
 
 /* ---- IDX ---- */
+
+static const struct shape class_id = {.dtype = DT_I64};
 
 static uint32_t big_u32(const uint8_t *p)
 {
@@ -175,6 +186,8 @@ static yk_err open_idx(struct data_set *d, int dir, const char *split, struct yk
             why, YK_FORMAT, "%s: %" PRId64 " labels for %" PRId64 " images", d->y_file.path, labels, d->count);
     d->y_at = 8;
     d->y_dtype = DT_U8;
+    d->has_truth = true;
+    d->truth = class_id;
     return YK_OK;
 }
 
@@ -221,12 +234,20 @@ static yk_err use_npy_y(struct data_set *d, struct yk_diag *why)
     if (err)
         return err;
     enum dtype t = npy.shape.dtype;
-    if (npy.shape.rank != 1 || npy.shape.dims[0] != d->count)
-        return yk_fail(why, YK_INVAL, "%s: labels must have shape (%" PRId64 ",)", name, d->count);
-    if (t != DT_I64 && t != DT_I32 && t != DT_U8)
-        return yk_fail(why, YK_UNSUPPORTED, "%s: labels are int64, int32 or uint8, not %s", name, dtype_name(t));
+    if (npy.shape.rank < 1 || npy.shape.dims[0] != d->count)
+        return yk_fail(why, YK_INVAL, "%s: labels must have shape (%" PRId64 ",), values (%" PRId64 ", ...)", name,
+            d->count, d->count);
+    bool ids = t == DT_I64 || t == DT_I32 || t == DT_U8;
+    if (!ids && t != DT_F32 && t != DT_F64)
+        return yk_fail(why, YK_UNSUPPORTED, "%s: labels are int64, int32 or uint8, values float32 or float64, not %s",
+            name, dtype_name(t));
     d->y_at = npy.offset;
     d->y_dtype = t;
+    d->has_truth = true;
+    d->truth = npy.shape;
+    d->truth.dtype = ids ? DT_I64 : DT_F32;
+    d->truth.rank--;
+    memmove(d->truth.dims, npy.shape.dims + 1, (size_t)d->truth.rank * sizeof d->truth.dims[0]);
     return YK_OK;
 }
 
@@ -246,8 +267,11 @@ static yk_err open_npy_folder(struct data_set *d, int dir, const struct data_opt
 static yk_err finish_open(struct data_set *d, const struct data_options *o, struct data_set **out, struct yk_diag *why)
 {
     d->sample_elements = shape_count(&d->sample);
-    if (d->sample_elements < 0)
+    d->truth_elements = d->has_truth ? shape_count(&d->truth) : 0;
+    if (d->sample_elements < 0 || shape_bytes(&d->sample) < 0)
         return yk_fail(why, YK_LIMIT, "a sample is too large");
+    if (d->truth_elements < 0 || shape_bytes(&d->truth) < 0)
+        return yk_fail(why, YK_LIMIT, "%s: the values of a sample are too many", d->y_file.path);
     if (d->images) { /* they normalise themselves */
         *out = d;
         return YK_OK;
@@ -265,6 +289,8 @@ static yk_err open_images(
     if (!err) {
         d->count = data_images_count(d->images);
         d->sample = *data_images_sample(d->images);
+        d->has_truth = data_images_labelled(d->images);
+        d->truth = class_id;
     }
     return err;
 }
@@ -275,6 +301,8 @@ static yk_err open_cifar(struct data_set *d, int fd, bool train, struct yk_diag 
     if (!err) {
         d->count = data_cifar_count(d->cifar);
         d->sample = (struct shape){.dtype = DT_F32, .rank = 3, .dims = {3, 32, 32}};
+        d->has_truth = true;
+        d->truth = class_id;
     }
     return err;
 }
@@ -298,12 +326,108 @@ bool data_holds_images(const char *path)
     return yes;
 }
 
+static bool split_known(const char *split)
+{
+    static const char *const known[] = {"train", "t10k", "test", "val"};
+    for (size_t i = 0; i < YK_COUNT(known); i++)
+        if (strcmp(split, known[i]) == 0)
+            return true;
+    return false;
+}
+
+/* The folder of a split in a folder that has no other folders, train among them; NULL if it is not of that kind. */
+static const char *split_folder(int dir, const char *split)
+{
+    static const char *const folders[] = {"train", "test", "t10k", "val", "valid"};
+    static const int orders[3][5] = {{0, -1}, {1, 2, 3, 4, -1}, {3, 4, 1, 2, -1}};
+    bool there[YK_COUNT(folders)] = {false}, other = false;
+    struct stat st;
+    int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+    if (!d && fd >= 0)
+        close(fd);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        size_t k = 0;
+        if (e->d_name[0] == '.' || fstatat(dir, e->d_name, &st, 0) != 0 || !S_ISDIR(st.st_mode))
+            continue;
+        while (k < YK_COUNT(folders) && strcmp(e->d_name, folders[k]) != 0)
+            k++;
+        if (k < YK_COUNT(folders))
+            there[k] = true;
+        else
+            other = true;
+    }
+    if (d)
+        closedir(d);
+    if (other || !there[0])
+        return NULL;
+    const int *order = orders[strcmp(split, "train") == 0 ? 0 : strcmp(split, "val") == 0 ? 2 : 1];
+    while (*order >= 0 && !there[*order])
+        order++;
+    return *order >= 0 ? folders[*order] : "test"; /* what is not there is said where it is opened */
+}
+
+static bool holds(int dir, const char *plain)
+{
+    char packed[64];
+    snprintf(packed, sizeof packed, "%s.gz", plain);
+    return faccessat(dir, plain, F_OK, 0) == 0 || faccessat(dir, packed, F_OK, 0) == 0;
+}
+
+/* Takes *dir and gives the folder of the split for it, where there are such folders. *inner: free(). */
+static yk_err enter_split(
+    struct data_set *d, int *dir, const char *path, const char *split, char **inner, struct yk_diag *why)
+{
+    const char *name = NULL;
+    yk_err err = YK_OK;
+    if (!holds(*dir, "train-images-idx3-ubyte") && !holds(*dir, "t10k-images-idx3-ubyte") && !holds(*dir, "x.npy") &&
+        !data_cifar_here(*dir))
+        name = split_folder(*dir, split);
+    if (!name)
+        return YK_OK;
+    int sub = openat(*dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (sub < 0)
+        return yk_fail(why, yk_err_from_errno(errno), "%s/%s: %s", path, name, strerror(errno));
+    if (d->root && !data_files_below(sub, d->root)) {
+        err = yk_fail(why, YK_PERM, "%s/%s: leads out of the data root", path, name);
+        close(sub);
+        return err;
+    }
+    close(*dir);
+    *dir = sub;
+    *inner = yk_xasprintf("%s/%s", path, name);
+    d->split = true;
+    return YK_OK;
+}
+
+static yk_err open_folder(
+    struct data_set *d, int fd, const char *path, const char *split, const struct data_options *o, struct yk_diag *why)
+{
+    bool train = strcmp(split, "train") == 0;
+    char idx[32];
+    yk_err err;
+    split = train ? split : "t10k";
+    snprintf(idx, sizeof idx, "%s-images-idx3-ubyte", split);
+    if (holds(fd, idx))
+        err = open_idx(d, fd, split, why);
+    else if (holds(fd, "x.npy"))
+        err = open_npy_folder(d, fd, o, why);
+    else if (data_cifar_here(fd))
+        err = open_cifar(d, fd, train, why);
+    else if ((err = open_images(d, fd, path, d->root, o, why)) == YK_NOTFOUND)
+        err = yk_fail(why, err,
+            "no %s[.gz], no x.npy, no CIFAR-10 batches, no .jpg, .jpeg or .png and no class folders in it", idx);
+    d->split = d->split || holds(fd, idx) || d->cifar;
+    return err ? yk_wrap(why, err, "%s", path) : YK_OK;
+}
+
 /* fd is a folder, a .npy file or an image. Takes fd. */
 static yk_err open_fd(int fd, const char *path, const char *root, const struct data_options *o, struct data_set **out,
     struct yk_diag *why)
 {
     const char *split = o && o->split ? o->split : "t10k";
     struct data_set *d = yk_xalloc(sizeof *d);
+    char *inner = NULL;
     struct stat st;
     yk_err err;
     d->root = root;
@@ -320,25 +444,13 @@ static yk_err open_fd(int fd, const char *path, const char *root, const struct d
             d->x_file.path = yk_xstrdup(path);
             err = use_npy_x(d, o, why);
         }
-    } else if (strcmp(split, "t10k") != 0 && strcmp(split, "train") != 0) {
-        err = yk_fail(why, YK_INVAL, "split '%s': train or t10k", split);
-    } else {
-        char plain[64], packed[64];
-        snprintf(plain, sizeof plain, "%s-images-idx3-ubyte", split);
-        snprintf(packed, sizeof packed, "%s-images-idx3-ubyte.gz", split);
-        if (faccessat(fd, plain, F_OK, 0) == 0 || faccessat(fd, packed, F_OK, 0) == 0)
-            err = open_idx(d, fd, split, why);
-        else if (faccessat(fd, "x.npy", F_OK, 0) == 0)
-            err = open_npy_folder(d, fd, o, why);
-        else if (data_cifar_here(fd))
-            err = open_cifar(d, fd, strcmp(split, "train") == 0, why);
-        else if ((err = open_images(d, fd, path, root, o, why)) == YK_NOTFOUND)
-            err = yk_fail(why, err,
-                "no %s[.gz], no x.npy, no CIFAR-10 batches, no .jpg, .jpeg or .png and no class folders in it", plain);
-        if (err)
-            yk_wrap(why, err, "%s", path);
+    } else if (!split_known(split)) {
+        err = yk_fail(why, YK_INVAL, "split '%s': train, val, test or t10k", split);
+    } else if (!(err = enter_split(d, &fd, path, split, &inner, why))) {
+        err = open_folder(d, fd, inner ? inner : path, split, o, why);
     }
     close(fd);
+    d->path = inner ? inner : yk_xstrdup(path);
     d->root = NULL;
     if (!err)
         err = finish_open(d, o, out, why);
@@ -413,18 +525,38 @@ yk_err data_open_memory(const void *x, size_t x_len, const void *y, size_t y_len
 static void normalise(const struct data_set *d, float *x, int64_t count)
 {
     int64_t plane = d->channels > 0 ? d->sample_elements / d->channels : 0;
-    for (int64_t i = 0; i < count * d->channels; i++) {
-        double mean = d->mean ? d->mean[i % d->channels] : 0, std = d->std ? d->std[i % d->channels] : 1;
-        for (int64_t k = 0; k < plane; k++)
-            x[i * plane + k] = (float)(((double)x[i * plane + k] - mean) / std);
-    }
+    for (int64_t i = 0; i < count * d->channels; i++)
+        normalise_plane(d, i % d->channels, x + i * plane, plane);
 }
 
-yk_err data_read(struct data_set *d, int64_t first, int64_t count, void *x, int64_t *y, struct yk_diag *why)
+/* Class ids as int64, values as float32. */
+static yk_err read_truth(const struct data_set *d, int64_t first, int64_t count, void *y, struct yk_diag *why)
+{
+    size_t width = dtype_bytes(d->y_dtype), at = d->y_at + (size_t)(first * d->truth_elements) * width;
+    int64_t total = count * d->truth_elements;
+    _Alignas(8) uint8_t block[BLOCK_BYTES];
+    yk_err err = YK_OK;
+    if (d->y_dtype == DT_F32)
+        return data_files_read(&d->y_file, at, (size_t)total * width, y, why);
+    for (int64_t i = 0; !err && i < total;) {
+        int64_t n = YK_MIN(total - i, (int64_t)(sizeof block / width));
+        err = data_files_read(&d->y_file, at + (size_t)i * width, (size_t)n * width, block, why);
+        for (int64_t k = 0; !err && k < n; k++, i++)
+            if (d->y_dtype == DT_F64)
+                ((float *)y)[i] = (float)((const double *)(const void *)block)[k];
+            else
+                ((int64_t *)y)[i] = dtype_read_int(d->y_dtype, block, k);
+    }
+    return err;
+}
+
+yk_err data_read(struct data_set *d, int64_t first, int64_t count, void *x, void *y, struct yk_diag *why)
 {
     if (first < 0 || count < 0 || first > d->count - count)
         return yk_fail(
             why, YK_INVAL, "samples %" PRId64 "..%" PRId64 " of a set of %" PRId64, first, first + count, d->count);
+    if (y && !d->has_truth)
+        return yk_fail(why, YK_INVAL, "the data set has no labels%s", d->images ? ": class folders give them" : "");
     if (d->images)
         return data_images_read(d->images, first, count, x, y, why);
     if (d->cifar) {
@@ -454,17 +586,5 @@ yk_err data_read(struct data_set *d, int64_t first, int64_t count, void *x, int6
         return err;
     if (d->mean || d->std)
         normalise(d, x, count);
-    if (!y)
-        return YK_OK;
-    if (d->y_dtype == DT_NONE)
-        return yk_fail(why, YK_INVAL, "the data set has no labels");
-    size_t width = dtype_bytes(d->y_dtype);
-    uint8_t block[BLOCK_BYTES];
-    for (int64_t i = 0; !err && i < count;) {
-        int64_t n = YK_MIN(count - i, (int64_t)(sizeof block / width));
-        err = data_files_read(&d->y_file, d->y_at + (size_t)(first + i) * width, (size_t)n * width, block, why);
-        for (int64_t k = 0; !err && k < n; k++)
-            y[i++] = dtype_read_int(d->y_dtype, block, k);
-    }
-    return err;
+    return y ? read_truth(d, first, count, y, why) : YK_OK;
 }

@@ -1,11 +1,13 @@
 /* Data sets: a folder with {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz], a folder with x.npy [+ y.npy], one .npy
  * file, .npy bytes in memory, or CIFAR-10's binary batches (train, or test as t10k). Byte pixels become x/255, NCHW
  * float32, then (x - mean[c]) / std[c]. And JPEG and PNG: one file, a folder of them, or class folders; preprocess.h
- * says what becomes of them. Reading is for the io thread; a set may be read by one thread at a time. Errors name the
- * file and the offset. */
+ * says what becomes of them. A folder that holds nothing but the folders train and val, test or t10k, each of them such
+ * a set, is one set with splits. Reading is for the io thread; a set may be read by one thread at a time. Errors name
+ * the file and the offset. */
 #ifndef YK_DATA_H
 #define YK_DATA_H
 
+#include "agent/augment.h"
 #include "common/graph.h"
 #include "common/preprocess.h"
 
@@ -18,7 +20,7 @@ struct data_target { /* what the model's input takes; for images */
 };
 
 struct data_options {
-    const char *split;                   /* "t10k" (default) or "train", of IDX folders */
+    const char *split;                   /* "t10k" (default), "test", "val" or "train", of sets that have splits */
     const double *mean, *std;            /* per channel; NULL: none. For images they replace those of preprocess */
     int n_mean, n_std;                   /* 0, 1 (all channels) or the number of channels */
     const struct preprocess *preprocess; /* of images; NULL: none */
@@ -41,11 +43,33 @@ void data_close(struct data_set *d); /* NULL allowed */
 
 int64_t data_count(const struct data_set *d);
 const struct shape *data_sample(const struct data_set *d); /* one sample, without the batch dimension */
-bool data_labelled(const struct data_set *d);
+bool data_labelled(const struct data_set *d);              /* one class id per sample */
+/* The split that was asked for is one of several; else the set is the same whatever the split. */
+bool data_is_split(const struct data_set *d);
+/* What one sample is to be trained towards, without the batch dimension: int64 class ids (mostly of rank 0), or float32
+ * values of y.npy (float64 there is rounded). NULL: the set has none. */
+const struct shape *data_truth(const struct data_set *d);
 /* Images only; else NULL. The file of a sample; what was decided without being asked for ("" if nothing was). */
 const char *data_name(const struct data_set *d, int64_t sample);
 const char *data_note(const struct data_set *d);
-/* count samples from first, one after the other. Labels into y if not NULL (class ids; labelled sets only). */
-yk_err data_read(struct data_set *d, int64_t first, int64_t count, void *x, int64_t *y, struct yk_diag *why);
+/* count samples from first, one after the other; what they are to be trained towards into y if not NULL, as data_truth
+ * says. */
+yk_err data_read(struct data_set *d, int64_t first, int64_t count, void *x, void *y, struct yk_diag *why);
+
+/* ---- training ---- */
+
+#define DATA_NO_TRUTH \
+    "the data set has no labels: training needs {train,t10k}-labels-idx1-ubyte, y.npy or folders of images by class"
+
+/* Whether this can be done to the samples. */
+yk_err data_augmentable(const struct data_set *d, const struct augment *a, struct yk_diag *why);
+/* One sample as data_read gives it, changed as a says (NULL: not). k->sample says which. */
+yk_err data_read_augmented(
+    struct data_set *d, const struct augment *a, const struct augment_key *k, void *x, void *y, struct yk_diag *why);
+/* Every class id is 0..classes-1, or *ignore if that is not NULL. Reads all of them (of CIFAR-10 with the images).
+ * Errors: YK_FORMAT with the file, the offset and the sample; class folders that are not `classes` in number. */
+yk_err data_check_labels(struct data_set *d, int64_t classes, const int64_t *ignore, struct yk_diag *why);
+/* Whether the sets have the same samples, truths and class folders, so that one validates what the other trains. */
+yk_err data_match(const struct data_set *d, const struct data_set *other, struct yk_diag *why);
 
 #endif

@@ -5,9 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum order { IN_ORDER, TRAIN, HELD };
+
 struct data_ahead {
-    struct data_set *set;
-    int64_t first, end, microbatch, total; /* total: microbatches */
+    enum order order;
+    struct batches of;              /* in order: the set alone */
+    int64_t first, end, microbatch; /* samples in order; steps, and the largest batch, in training */
+    int64_t total;                  /* batches */
     struct data_ahead_batch *ring;
     int depth;
     pthread_t thread;
@@ -21,6 +25,23 @@ struct data_ahead {
     struct yk_diag why;
 };
 
+static yk_err fill(const struct data_ahead *a, int64_t number, struct data_ahead_batch *b, struct yk_diag *why)
+{
+    b->step = number;
+    b->epoch = 0;
+    if (a->order == TRAIN) {
+        b->step = a->first + number;
+        struct sampler_batch at = sampler_batch(&a->of.sampler, b->step);
+        b->epoch = at.epoch;
+        b->first = at.first;
+        return batches_fill(&a->of, b->step, b->x, b->y, &b->count, why);
+    }
+    b->first = a->first + number * a->microbatch;
+    b->count = YK_MIN(a->microbatch, a->end - b->first);
+    return a->order == HELD ? batches_held(&a->of, b->first, b->count, b->x, b->y, why)
+                            : data_read(a->of.set, b->first, b->count, b->x, b->y, why);
+}
+
 static void *run(void *arg)
 {
     struct data_ahead *a = arg;
@@ -31,12 +52,10 @@ static void *run(void *arg)
             pthread_cond_wait(&a->changed, &a->lock);
             continue;
         }
-        struct data_ahead_batch *b = &a->ring[a->filled % a->depth];
-        b->first = a->first + a->filled * a->microbatch;
-        b->count = YK_MIN(a->microbatch, a->end - b->first);
+        int64_t number = a->filled;
         pthread_mutex_unlock(&a->lock);
         struct yk_diag why = {0};
-        yk_err err = data_read(a->set, b->first, b->count, b->x, b->y, &why);
+        yk_err err = fill(a, number, &a->ring[number % a->depth], &why);
         pthread_mutex_lock(&a->lock);
         a->err = err;
         a->why = why;
@@ -47,32 +66,24 @@ static void *run(void *arg)
     return NULL;
 }
 
-yk_err data_ahead_open(struct data_set *d, int64_t first, int64_t count, int64_t microbatch, int depth,
-    struct data_ahead **out, struct yk_diag *why)
+/* Room, and the thread. Takes a. */
+static yk_err start(struct data_ahead *a, int depth, struct data_ahead **out, struct yk_diag *why)
 {
-    int64_t row = shape_bytes(data_sample(d)), bytes;
-    if (first < 0 || count < 0 || microbatch < 1 || first > data_count(d) - count)
-        return yk_fail(
-            why, YK_INVAL, "samples %" PRId64 " to %" PRId64 " of %" PRId64, first, first + count, data_count(d));
-    microbatch = YK_MIN(microbatch, YK_MAX(count, 1));
-    struct data_ahead *a = yk_xalloc(sizeof *a);
-    a->set = d;
-    a->first = first;
-    a->end = first + count;
-    a->microbatch = microbatch;
-    a->total = (count + microbatch - 1) / microbatch;
+    const struct shape *truth = data_truth(a->of.set);
+    int64_t row = shape_bytes(data_sample(a->of.set)), bytes = 0, y_bytes = 0;
+    yk_err err = YK_OK;
     a->depth = YK_MAX(depth, 2);
     a->ring = yk_xalloc((size_t)a->depth * sizeof *a->ring);
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->changed, NULL);
-    yk_err err = YK_OK;
-    if (row < 0 || !yk_mul_i64(row, microbatch, &bytes))
-        err = yk_fail(why, YK_LIMIT, "a microbatch of %" PRId64 " samples is too large", microbatch);
+    if (row < 0 || !yk_mul_i64(row, a->microbatch, &bytes) ||
+        (truth && !yk_mul_i64(shape_bytes(truth), a->microbatch, &y_bytes)))
+        err = yk_fail(why, YK_LIMIT, "a batch of %" PRId64 " samples is too large", a->microbatch);
     for (int i = 0; !err && i < a->depth; i++) {
         a->ring[i].x = yk_try_aligned((size_t)bytes + 1);
-        a->ring[i].y = data_labelled(d) ? yk_try_alloc((size_t)microbatch, sizeof(int64_t)) : NULL;
-        if (!a->ring[i].x || (data_labelled(d) && !a->ring[i].y))
-            err = yk_fail(why, YK_NOMEM, "no memory for %d microbatches of %" PRId64 " samples", a->depth, microbatch);
+        a->ring[i].y = truth ? yk_try_aligned((size_t)y_bytes + 1) : NULL;
+        if (!a->ring[i].x || (truth && !a->ring[i].y))
+            err = yk_fail(why, YK_NOMEM, "no memory for %d batches of %" PRId64 " samples", a->depth, a->microbatch);
     }
     if (!err && pthread_create(&a->thread, NULL, run, a) != 0)
         err = yk_fail(why, YK_NOMEM, "cannot start a thread that reads ahead");
@@ -82,6 +93,57 @@ yk_err data_ahead_open(struct data_set *d, int64_t first, int64_t count, int64_t
     else
         *out = a;
     return err;
+}
+
+yk_err data_ahead_open(struct data_set *d, int64_t first, int64_t count, int64_t microbatch, int depth,
+    struct data_ahead **out, struct yk_diag *why)
+{
+    if (first < 0 || count < 0 || microbatch < 1 || first > data_count(d) - count)
+        return yk_fail(
+            why, YK_INVAL, "samples %" PRId64 " to %" PRId64 " of %" PRId64, first, first + count, data_count(d));
+    microbatch = YK_MIN(microbatch, YK_MAX(count, 1));
+    struct data_ahead *a = yk_xalloc(sizeof *a);
+    a->of.set = d;
+    a->first = first;
+    a->end = first + count;
+    a->microbatch = microbatch;
+    a->total = (count + microbatch - 1) / microbatch;
+    return start(a, depth, out, why);
+}
+
+yk_err data_ahead_train(const struct batches *b, int64_t first_step, int64_t end_step, int depth,
+    struct data_ahead **out, struct yk_diag *why)
+{
+    yk_err err = batches_check(b, why);
+    if (err)
+        return err;
+    if (first_step < 0 || end_step < first_step)
+        return yk_fail(why, YK_INVAL, "steps %" PRId64 " to %" PRId64, first_step, end_step);
+    struct data_ahead *a = yk_xalloc(sizeof *a);
+    a->order = TRAIN;
+    a->of = *b;
+    a->first = first_step;
+    a->end = end_step;
+    a->microbatch = YK_MIN(b->sampler.batch, sampler_count(&b->sampler));
+    a->total = end_step - first_step;
+    return start(a, depth, out, why);
+}
+
+yk_err data_ahead_held(
+    const struct batches *b, int64_t microbatch, int depth, struct data_ahead **out, struct yk_diag *why)
+{
+    yk_err err = batches_check(b, why);
+    if (err)
+        return err;
+    if (microbatch < 1)
+        return yk_fail(why, YK_INVAL, "microbatches of %" PRId64 " samples: from 1", microbatch);
+    struct data_ahead *a = yk_xalloc(sizeof *a);
+    a->order = HELD;
+    a->of = *b;
+    a->end = b->sampler.held;
+    a->microbatch = YK_MIN(microbatch, YK_MAX(b->sampler.held, 1));
+    a->total = (b->sampler.held + a->microbatch - 1) / a->microbatch;
+    return start(a, depth, out, why);
 }
 
 yk_err data_ahead_next(struct data_ahead *a, const struct data_ahead_batch **out, struct yk_diag *why)

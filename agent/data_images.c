@@ -27,6 +27,7 @@ struct data_images {
     int dir;               /* -1: one file */
     struct data_files one; /* if it is one file */
     struct list names;     /* below dir */
+    struct list classes;   /* folders, sorted; none: no labels */
     int32_t *labels;       /* NULL: none */
     struct preprocess how;
     int channels; /* of the samples */
@@ -34,6 +35,7 @@ struct data_images {
     int64_t height, width;
     struct shape sample;
     float values[3][256]; /* by channel of the sample */
+    float black[3];
     char note[256];
 };
 
@@ -176,22 +178,22 @@ static yk_err list_class(struct data_images *d, const char *class, struct yk_dia
 
 static yk_err list_all(struct data_images *d, struct yk_diag *why)
 {
-    struct list classes = {0};
+    const struct list *classes = &d->classes;
     const char *empty = NULL;
-    yk_err err = list_folder(d->dir, ".", "", &d->names, &classes, why);
-    if (!err && d->names.n && classes.n)
+    yk_err err = list_folder(d->dir, ".", "", &d->names, &d->classes, why);
+    if (!err && d->names.n && classes->n)
         err = yk_fail(why, YK_INVAL,
             "it holds both images ('%s') and folders ('%s'): give a folder of images, or of class folders",
-            d->names.at[0], classes.at[0]);
-    if (err || !classes.n)
+            d->names.at[0], classes->at[0]);
+    if (err || !classes->n)
         goto out;
-    int64_t *ends = yk_xalloc((size_t)classes.n * sizeof *ends);
-    for (int64_t c = 0; !err && c < classes.n; c++) {
+    int64_t *ends = yk_xalloc((size_t)classes->n * sizeof *ends);
+    for (int64_t c = 0; !err && c < classes->n; c++) {
         int64_t before = d->names.n;
-        err = list_class(d, classes.at[c], why);
+        err = list_class(d, classes->at[c], why);
         ends[c] = d->names.n;
         if (!err && before == d->names.n && !empty)
-            empty = classes.at[c];
+            empty = classes->at[c];
     }
     if (!err && d->names.n && empty)
         err = yk_fail(why, YK_INVAL, "class folder '%s' has no .jpg, .jpeg or .png: fill or remove it", empty);
@@ -207,7 +209,6 @@ static yk_err list_all(struct data_images *d, struct yk_diag *why)
     }
     free(ends);
 out:
-    list_free(&classes);
     if (!err && !d->names.n)
         err = yk_fail(why, YK_NOTFOUND, "no .jpg, .jpeg or .png in it");
     return err;
@@ -283,7 +284,23 @@ static void store(const struct data_images *d, const uint8_t *pixels, void *to)
     }
 }
 
-static yk_err read_one(const struct data_images *d, int64_t i, uint8_t *scratch, void *to, struct yk_diag *why)
+/* The part of `in` that a random resized crop takes, resized into out. */
+static yk_err resized_crop(const struct data_images *d, const struct augment *a, const struct augment_key *k,
+    struct image *in, struct image *out, struct yk_diag *why)
+{
+    int64_t box[4];
+    augment_box(a, k, in->height, in->width, box);
+    size_t row = (size_t)(box[3] * in->channels), stride = (size_t)(in->width * in->channels);
+    const uint8_t *from = in->pixels + (size_t)box[0] * stride + (size_t)(box[1] * in->channels);
+    for (int64_t r = 0; r < box[2]; r++) /* moved to the front of the same memory */
+        memmove(in->pixels + (size_t)r * row, from + (size_t)r * stride, row);
+    in->height = box[2];
+    in->width = box[3];
+    return image_resize(in, d->height, d->width, d->how.filter, 0, 0, out, why);
+}
+
+static yk_err read_one(const struct data_images *d, int64_t i, const struct augment *a, const struct augment_key *k,
+    uint8_t *scratch, void *to, struct yk_diag *why)
 {
     struct image in = {0}, out = {.height = d->height, .width = d->width, .channels = d->channels, .pixels = scratch};
     uint8_t *data = NULL;
@@ -293,6 +310,10 @@ static yk_err read_one(const struct data_images *d, int64_t i, uint8_t *scratch,
     if (err)
         return err;
     err = image_decode(data, len, d->channels, &in, why);
+    if (!err && a && a->smallest > 0) {
+        err = resized_crop(d, a, k, &in, &out, why);
+        goto out;
+    }
     if (!err)
         err = becomes(d, in.height, in.width, &h, &w, resized, why);
     if (!err && (h != d->height || w != d->width))
@@ -303,6 +324,7 @@ static yk_err read_one(const struct data_images *d, int64_t i, uint8_t *scratch,
     if (!err)
         err = image_resize(&in, resized[0], resized[1], d->how.filter, crop_begin(resized[0], h),
             crop_begin(resized[1], w), &out, why);
+out:
     if (err)
         yk_wrap(why, err, "%s", d->names.at[i]);
     else
@@ -312,7 +334,9 @@ static yk_err read_one(const struct data_images *d, int64_t i, uint8_t *scratch,
     return err;
 }
 
-yk_err data_images_read(struct data_images *d, int64_t first, int64_t count, void *x, int64_t *y, struct yk_diag *why)
+/* Samples from first; a and k for one. */
+static yk_err read_some(const struct data_images *d, int64_t first, int64_t count, const struct augment *a,
+    const struct augment_key *k, void *x, int64_t *y, struct yk_diag *why)
 {
     size_t row = (size_t)shape_bytes(&d->sample);
     yk_err err = YK_OK;
@@ -322,7 +346,7 @@ yk_err data_images_read(struct data_images *d, int64_t first, int64_t count, voi
     if (!scratch)
         return yk_fail(why, YK_NOMEM, "no memory for an image of %" PRId64 "x%" PRId64, d->height, d->width);
     for (int64_t i = 0; !err && i < count; i++) {
-        err = read_one(d, first + i, scratch, (uint8_t *)x + (size_t)i * row, why);
+        err = read_one(d, first + i, a, k, scratch, (uint8_t *)x + (size_t)i * row, why);
         if (err && d->dir >= 0)
             yk_wrap(why, err, "%s", d->path);
         if (!err && y)
@@ -330,6 +354,38 @@ yk_err data_images_read(struct data_images *d, int64_t first, int64_t count, voi
     }
     free(scratch);
     return err;
+}
+
+yk_err data_images_read(struct data_images *d, int64_t first, int64_t count, void *x, int64_t *y, struct yk_diag *why)
+{
+    return read_some(d, first, count, NULL, NULL, x, y, why);
+}
+
+yk_err data_images_read_one(struct data_images *d, const struct augment *a, const struct augment_key *k, void *x,
+    int64_t *y, struct yk_diag *why)
+{
+    return read_some(d, k->sample, 1, a, k, x, y, why);
+}
+
+int64_t data_images_classes(const struct data_images *d)
+{
+    return d->classes.n;
+}
+
+const char *data_images_class(const struct data_images *d, int64_t i)
+{
+    return d->classes.at[i];
+}
+
+void data_images_view(const struct data_images *d, struct augment_view *out)
+{
+    static const uint8_t zero[3];
+    *out = (struct augment_view){.channels = d->channels,
+        .height = d->height,
+        .width = d->width,
+        .nhwc = d->how.layout == PREPROCESS_NHWC,
+        .element = d->bytes ? 1 : sizeof(float),
+        .black = d->bytes ? (const void *)zero : d->black};
 }
 
 /* ---- what the samples are ---- */
@@ -404,6 +460,7 @@ static yk_err use_options(struct data_images *d, const struct data_options *o, s
                 x = (float)((double)v / 255.0 * p->range);
             d->values[c][v] = p->n_mean || p->n_std ? (float)(((double)x - mean) / std) : x;
         }
+        d->black[c] = d->values[c][0];
     }
     return YK_OK;
 }
@@ -502,6 +559,7 @@ void data_images_close(struct data_images *d)
         close(d->dir);
     data_files_close(&d->one);
     list_free(&d->names);
+    list_free(&d->classes);
     free(d->labels);
     free(d->path);
     free(d->root);

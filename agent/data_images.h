@@ -20,5 +20,14 @@ bool data_images_labelled(const struct data_images *d);
 const char *data_images_name(const struct data_images *d, int64_t sample);
 const char *data_images_note(const struct data_images *d);
 yk_err data_images_read(struct data_images *d, int64_t first, int64_t count, void *x, int64_t *y, struct yk_diag *why);
+/* One sample; of its file the part that augment_box says if a wants a random resized crop. The rest of a is for others.
+ */
+yk_err data_images_read_one(struct data_images *d, const struct augment *a, const struct augment_key *k, void *x,
+    int64_t *y, struct yk_diag *why);
+/* The classes by name; 0 if there are none. */
+int64_t data_images_classes(const struct data_images *d);
+const char *data_images_class(const struct data_images *d, int64_t i);
+/* How the pixels lie; black points into d. */
+void data_images_view(const struct data_images *d, struct augment_view *out);
 
 #endif

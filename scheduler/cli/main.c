@@ -51,7 +51,8 @@
 #define KEY_DATA                                                                                                 \
     KEY("data", CONF_STR, NULL, "A folder or file here, or a name under a data root of the source.", data, NULL, \
         "PATH|NAME")
-#define KEY_SPLIT KEY("split", CONF_STR, "t10k", "Which part of an IDX data set.", split, NULL, "train|t10k")
+#define KEY_SPLIT \
+    KEY("split", CONF_STR, "t10k", "Which part of a data set that has parts.", split, NULL, "train|t10k|test|val")
 #define KEY_MEAN KEY("mean", CONF_STR, NULL, "Subtracted from the pixels, per channel.", mean, NULL, "A,B,C")
 #define KEY_STD KEY("std", CONF_STR, NULL, "Divides the pixels, per channel.", std, NULL, "A,B,C")
 #define KEYS_IMAGE                                                                                                   \
@@ -223,7 +224,7 @@ static yk_err check_flags(const struct cli_opts *o, struct yk_diag *why)
     if (!err)
         err = check_words("codec", o->codec, "fp32|fp16|int8", why);
     if (!err)
-        err = check_words("split", o->split, "train|t10k", why);
+        err = check_words("split", o->split, "train|t10k|test|val", why);
     if (!err && o->rest && strncmp(o->rest, "http://", 7) != 0)
         err = yk_fail(why, YK_INVAL, "--rest=%s is not an address: http://127.0.0.1:PORT", o->rest);
     if (!err && o->microbatch_text && strcmp(o->microbatch_text, "auto") != 0) {

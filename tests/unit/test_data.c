@@ -112,7 +112,8 @@ static void idx_folders(void **state)
         data_close(d);
     }
     must_refuse("gz", &(struct data_options){0}, YK_NOTFOUND, "t10k");
-    must_refuse("gz", &(struct data_options){.split = "val"}, YK_INVAL, "val");
+    must_refuse("gz", &(struct data_options){.split = "val"}, YK_NOTFOUND, "t10k");
+    must_refuse("gz", &(struct data_options){.split = "all"}, YK_INVAL, "split 'all'");
     must_refuse("nowhere", &(struct data_options){0}, YK_NOTFOUND, "nowhere");
 }
 
@@ -302,8 +303,8 @@ static void npy_files(void **state)
     assert_true(data_sample(d)->rank == 0 && data_sample(d)->dtype == DT_I64);
     data_close(d);
     must_refuse("npy/scalar.npy", &(struct data_options){0}, YK_INVAL, "scalar.npy");
-    put_npy("npy/y.npy", DT_F32, 1, dims, f);
-    must_refuse("npy", &(struct data_options){0}, YK_UNSUPPORTED, "float32");
+    put_npy("npy/y.npy", DT_I8, 1, dims, u);
+    must_refuse("npy", &(struct data_options){0}, YK_UNSUPPORTED, "int8");
     put("npy/junk.npy", images, sizeof images);
     must_refuse("npy/junk.npy", &(struct data_options){0}, YK_FORMAT, "junk.npy");
     run("cd %s/npy && truncate -s -3 u.npy", root);
@@ -386,6 +387,145 @@ static void the_real_set(void **state)
     data_close(d);
 }
 
+/* ---- training ---- */
+
+static void values_to_train_towards(void **state)
+{
+    (void)state;
+    float f[6] = {1, 2, 3, 4, 5, 6}, x[6], y[6];
+    double f64[6] = {0.1, -2, 3e-20, 4, 5, 6};
+    int64_t dims[3] = {2, 3, 1}, i64[6] = {0, 1, 2, 3, -100, 1}, ids[6], ignore = -100;
+    struct data_options o = {0};
+    struct yk_diag why = {0};
+    run("mkdir %s/values", root);
+    put_npy("values/x.npy", DT_F32, 2, dims, f);
+    put_npy("values/y.npy", DT_F32, 2, dims, f);
+    struct data_set *d = must_open("values", &o);
+    assert_true(!data_labelled(d) && data_truth(d)->dtype == DT_F32 && data_truth(d)->rank == 1);
+    assert_int_equal(data_read(d, 1, 1, x, y, &why), YK_OK);
+    assert_true(y[0] == 4 && y[2] == 6);
+    assert_int_equal(data_check_labels(d, 10, NULL, &why), YK_INVAL);
+    assert_non_null(strstr(why.text, "float32"));
+    data_close(d);
+    put_npy("values/y.npy", DT_F64, 2, dims, f64);
+    d = must_open("values", &o);
+    assert_int_equal(data_read(d, 0, 2, x, y, &why), YK_OK);
+    for (int i = 0; i < 6; i++)
+        assert_true(y[i] == (float)f64[i]);
+    data_close(d);
+    put_npy("values/y.npy", DT_I64, 2, dims, i64); /* an id per token */
+    d = must_open("values", &o);
+    assert_true(!data_labelled(d) && data_truth(d)->dtype == DT_I64 && data_truth(d)->dims[0] == 3);
+    assert_int_equal(data_read(d, 1, 1, x, ids, &why), YK_OK);
+    assert_true(ids[0] == 3 && ids[1] == -100);
+    assert_int_equal(data_check_labels(d, 4, &ignore, &why), YK_OK);
+    assert_int_equal(data_check_labels(d, 4, NULL, &why), YK_FORMAT);
+    assert_non_null(strstr(why.text, "values: y.npy: label -100 of sample 1 at offset 160"));
+    assert_int_equal(data_check_labels(d, 3, &ignore, &why), YK_FORMAT);
+    assert_non_null(strstr(why.text, "label 3 of sample 1 at offset 152"));
+    assert_int_equal(data_read(d, 1, 1, x, NULL, &why), YK_OK);
+    data_close(d);
+    dims[0] = 3;
+    put_npy("values/y.npy", DT_F32, 1, dims, f);
+    must_refuse("values", &o, YK_INVAL, "(2,)");
+}
+
+static void labels_out_of_range(void **state)
+{
+    (void)state;
+    struct yk_diag why = {0};
+    struct data_set *d = must_open("idx", &(struct data_options){0}); /* 7 8 9 */
+    assert_int_equal(data_check_labels(d, 10, NULL, &why), YK_OK);
+    assert_int_equal(data_check_labels(d, 9, NULL, &why), YK_FORMAT);
+    assert_non_null(
+        strstr(why.text, "idx: t10k-labels-idx1-ubyte: label 9 of sample 2 at offset 10; the model has 9 classes"));
+    assert_true(data_is_split(d));
+    data_close(d);
+    run("mkdir %s/bare && cp %s/idx/t10k-images* %s/bare", root, root, root);
+    d = must_open("bare", &(struct data_options){0});
+    assert_int_equal(data_check_labels(d, 10, NULL, &why), YK_INVAL);
+    assert_non_null(strstr(why.text, "no labels"));
+    data_close(d);
+}
+
+static void split_folders(void **state)
+{
+    (void)state;
+    struct yk_diag why = {0};
+    struct data_set *d, *v;
+    int64_t y[4];
+    float x[4 * 32 * 32 * 3];
+    struct preprocess p;
+    preprocess_init(&p);
+    p.resize[0] = p.resize[1] = 8;
+    struct data_options train = {.split = "train", .preprocess = &p}, test = {.preprocess = &p};
+    run("cd %s && mkdir -p sp/train/cat sp/train/dog sp/val/cat sp/val/dog", root);
+    run("cd %s/sp && for i in train/cat/1 train/dog/1 train/dog/2 val/cat/1 val/dog/1; do cp %s/rgb.png $i.png; done",
+        root, YOKE_SOURCE_DIR "/tests/golden/images");
+    d = must_open("sp", &train);
+    v = must_open("sp", &test);
+    assert_true(data_count(d) == 3 && data_count(v) == 2 && data_is_split(d) && data_is_split(v));
+    assert_int_equal(data_read(d, 0, 3, x, y, &why), YK_OK);
+    assert_true(y[0] == 0 && y[1] == 1 && y[2] == 1);
+    assert_int_equal(data_match(d, v, &why), YK_OK);
+    assert_int_equal(data_check_labels(d, 2, NULL, &why), YK_OK);
+    assert_int_equal(data_check_labels(d, 10, NULL, &why), YK_INVAL);
+    assert_non_null(strstr(why.text, "2 class folders ('cat' to 'dog'), the model has 10 classes"));
+    data_close(v);
+    run("mkdir %s/sp/val/ape && cp %s/sp/val/cat/1.png %s/sp/val/ape", root, root, root);
+    v = must_open("sp", &test);
+    assert_int_equal(data_match(d, v, &why), YK_INVAL);
+    assert_non_null(strstr(why.text, "'ape' is only in the validation set"));
+    data_close(v);
+    run("rm -r %s/sp/val/ape %s/sp/val/cat", root, root);
+    v = must_open("sp", &test);
+    assert_int_equal(data_match(d, v, &why), YK_INVAL);
+    assert_non_null(strstr(why.text, "'cat' is only in the training set"));
+    data_close(v);
+    p.resize[1] = 9;
+    v = must_open("sp", &test);
+    assert_int_equal(data_match(d, v, &why), YK_INVAL);
+    assert_non_null(strstr(why.text, "float32[3,8,8] in training and float32[3,8,9] in validation"));
+    data_close(v);
+    data_close(d);
+    run("cd %s/sp && mkdir test && cp -r train/cat test/", root); /* test and val differ */
+    v = must_open("sp", &(struct data_options){.split = "test", .preprocess = &p});
+    assert_int_equal(data_count(v), 1);
+    assert_string_equal(data_name(v, 0), "cat/1.png");
+    data_close(v);
+    run("cd %s/sp && rm -r val test", root);
+    must_refuse("sp", &test, YK_NOTFOUND, "sp/test");
+    run("mkdir %s/sp/train/owl", root);
+    must_refuse("sp", &train, YK_INVAL, "class folder 'owl' has no");
+    run("cd %s/sp && rm -r train/owl && mkdir other", root); /* now these are classes */
+    must_refuse("sp", &train, YK_INVAL, "train/cat is a folder");
+    run("cd %s && mkdir -p np/train np/val && cp idx/* np/train/ && cd np/train && for i in t10k*; do mv $i "
+        "train${i#t10k};"
+        " done && ln -s ../../np/train ../val/train && ln -s .. ../val/val",
+        root);
+    d = must_open("np", &train); /* a split of any kind */
+    assert_true(data_count(d) == 3 && data_is_split(d));
+    data_close(d);
+    must_refuse("np", &test, YK_INVAL, "np/val: "); /* no splits in splits */
+    run("rm %s/npy/y.npy", root);
+    d = must_open("npy", &train);
+    assert_false(data_is_split(d));
+    data_close(d);
+}
+
+static void splits_below_a_root(void **state)
+{
+    (void)state;
+    run("mkdir -p %s/inside/s && ln -s ../../sp/train %s/inside/s/train && mkdir %s/inside/s/val", root, root, root);
+    char *a = yk_xasprintf("%s/inside", root);
+    const char *const roots[] = {a, NULL};
+    struct data_set *d;
+    struct yk_diag why = {0};
+    assert_int_equal(data_open_below(roots, "s", &(struct data_options){.split = "train"}, &d, &why), YK_PERM);
+    assert_non_null(strstr(why.text, "leads out of the data root"));
+    free(a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -399,6 +539,10 @@ int main(void)
         cmocka_unit_test(npy_in_memory),
         cmocka_unit_test(nothing_outside_the_roots),
         cmocka_unit_test(the_real_set),
+        cmocka_unit_test(values_to_train_towards),
+        cmocka_unit_test(labels_out_of_range),
+        cmocka_unit_test(split_folders),
+        cmocka_unit_test(splits_below_a_root),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -343,7 +343,7 @@ static void reading_ahead(void **state)
             assert_true(b->first == at && b->count == YK_MIN(sizes[k], 7 - at));
             assert_memory_equal(b->x, want + at * 3 * 12 * 9, (size_t)b->count * 3 * 12 * 9 * sizeof(float));
             for (int64_t i = 0; i < b->count; i++)
-                assert_int_equal(b->y[i], at + i >= 3);
+                assert_int_equal(((int64_t *)b->y)[i], at + i >= 3);
             at += b->count;
         }
         assert_int_equal(at, 7);

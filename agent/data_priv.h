@@ -1,0 +1,31 @@
+/* Between data.c and data_train.c. */
+#ifndef YK_DATA_PRIV_H
+#define YK_DATA_PRIV_H
+
+#include "agent/data.h"
+#include "agent/data_cifar.h"
+#include "agent/data_files.h"
+#include "agent/data_images.h"
+
+struct data_set {
+    char *path; /* as it was opened, for messages; NULL: from memory */
+    struct data_files x_file, y_file;
+    size_t x_at, y_at; /* first sample, first label */
+    const char *root;  /* while opening: what files must lie below, or NULL */
+    struct shape sample;
+    int64_t count, sample_elements;
+    bool bytes;         /* x are pixels of 0..255 */
+    enum dtype y_dtype; /* in y_file; DT_NONE: no such file */
+    bool split;         /* see data_is_split */
+    bool has_truth;
+    struct shape truth;
+    int64_t truth_elements;
+    double *mean, *std; /* per channel, or NULL */
+    int64_t channels;
+    float *black;               /* per channel; of samples that may be images and are not of `images` */
+    struct data_images *images; /* all of the set, if it is one of images */
+    struct data_cifar *cifar;
+    void *scratch; /* one sample; of data_read_augmented, NULL until then */
+};
+
+#endif
