@@ -102,7 +102,8 @@ static int write_all(int fd, const uint8_t *data, size_t len)
     return 0;
 }
 
-static yk_err dir_put(struct storage *s, const char *key, const void *data, size_t len, struct yk_diag *why)
+static yk_err dir_put_parts(
+    struct storage *s, const char *key, const struct storage_part *parts, int64_t n, struct yk_diag *why)
 {
     struct dir *d = (struct dir *)s;
     yk_err err = key_check(key, why);
@@ -113,7 +114,9 @@ static yk_err dir_put(struct storage *s, const char *key, const void *data, size
     int fd = openat(d->fd, tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)
         return dir_fail(d, key, "write", errno, why);
-    int e = write_all(fd, data, len);
+    int e = 0;
+    for (int64_t i = 0; !e && i < n; i++)
+        e = write_all(fd, parts[i].data, parts[i].len);
     if (!e && fsync(fd) != 0)
         e = errno;
     if (close(fd) != 0 && !e)
@@ -130,6 +133,12 @@ static yk_err dir_put(struct storage *s, const char *key, const void *data, size
     if (parent >= 0)
         close(parent);
     return e ? dir_fail(d, key, "write", e, why) : YK_OK;
+}
+
+static yk_err dir_put(struct storage *s, const char *key, const void *data, size_t len, struct yk_diag *why)
+{
+    struct storage_part part = {data, len};
+    return dir_put_parts(s, key, &part, 1, why);
 }
 
 static yk_err dir_map(struct storage *s, const char *key, struct storage_map *out, struct yk_diag *why)
@@ -238,6 +247,7 @@ static void dir_close(struct storage *s)
 static const struct storage_ops dir_ops = {
     .name = "dir",
     .put = dir_put,
+    .put_parts = dir_put_parts,
     .map = dir_map,
     .unmap = dir_unmap,
     .remove = dir_remove,
@@ -352,12 +362,16 @@ static bool mem_drop(struct mem *m, const char *key)
     return false;
 }
 
-static yk_err mem_put(struct storage *s, const char *key, const void *data, size_t len, struct yk_diag *why)
+static yk_err mem_put_parts(
+    struct storage *s, const char *key, const struct storage_part *parts, int64_t n, struct yk_diag *why)
 {
     struct mem *m = (struct mem *)s;
+    size_t len = 0, at = 0;
     yk_err err = key_check(key, why);
     if (err)
         return err;
+    for (int64_t i = 0; i < n; i++)
+        len += parts[i].len;
     struct entry *e = yk_xalloc(sizeof *e);
     e->data = yk_try_aligned(len);
     if (!e->data) {
@@ -366,14 +380,23 @@ static yk_err mem_put(struct storage *s, const char *key, const void *data, size
     }
     e->key = yk_xstrdup(key);
     e->len = len;
-    if (len)
-        memcpy(e->data, data, len);
+    for (int64_t i = 0; i < n; i++) {
+        if (parts[i].len)
+            memcpy(e->data + at, parts[i].data, parts[i].len);
+        at += parts[i].len;
+    }
     pthread_mutex_lock(&m->lock);
     mem_drop(m, key);
     e->next = m->entries;
     m->entries = e;
     pthread_mutex_unlock(&m->lock);
     return YK_OK;
+}
+
+static yk_err mem_put(struct storage *s, const char *key, const void *data, size_t len, struct yk_diag *why)
+{
+    struct storage_part part = {data, len};
+    return mem_put_parts(s, key, &part, 1, why);
 }
 
 static yk_err mem_map(struct storage *s, const char *key, struct storage_map *out, struct yk_diag *why)
@@ -455,6 +478,7 @@ static void mem_close(struct storage *s)
 static const struct storage_ops mem_ops = {
     .name = "mem",
     .put = mem_put,
+    .put_parts = mem_put_parts,
     .map = mem_map,
     .unmap = mem_unmap,
     .remove = mem_remove,

@@ -14,11 +14,19 @@ struct storage_map {
     void *priv;
 };
 
+struct storage_part {
+    const void *data;
+    size_t len;
+};
+
 struct storage_ops {
     const char *name;
     /* Durable before it returns: temporary name, fsync, rename, fsync of the folder. Errors: YK_NOSPC, YK_IO, YK_PERM.
      */
     yk_err (*put)(struct storage *s, const char *key, const void *data, size_t len, struct yk_diag *why);
+    /* The same of parts, one behind the other. */
+    yk_err (*put_parts)(
+        struct storage *s, const char *key, const struct storage_part *parts, int64_t n, struct yk_diag *why);
     /* Read-only view, valid until unmap even if the key is removed meanwhile. YK_NOTFOUND if absent. */
     yk_err (*map)(struct storage *s, const char *key, struct storage_map *out, struct yk_diag *why);
     void (*unmap)(struct storage *s, struct storage_map *m);
