@@ -3,6 +3,8 @@
  *
  * Own ops (domain ai.yoke), made by passes_fuse:
  *   FusedConv X W [B] [R]: Conv with its attributes, then + R (same shape as Y), then the activation.
+ *   PreactConv X W B scale shift X2...: the inputs side by side along the channels, scale * x + shift by channel, relu,
+ *     then a Conv of kernel 1, then the activation.
  *   FusedGemm A B [C]: Gemm with its attributes, then the activation; A may have more than two axes (the leading ones
  *     are rows; transA 0 then, and C has at most one axis).
  *   activation: "none" (default) | "relu" | "clip" with floats min and max.
@@ -29,6 +31,7 @@ static const struct op ops[] = {
     /* contractions */
     {"Conv", "", 2, 3, 1, 1, 11, OP_CONTRACTION, op_rule_conv, op_flops_conv},
     {"FusedConv", "ai.yoke", 2, 4, 1, 1, 1, OP_CONTRACTION, op_rule_conv, op_flops_conv},
+    {"PreactConv", "ai.yoke", 5, VARIADIC, 1, 1, 1, OP_CONTRACTION, op_rule_preact, op_flops_preact},
     {"Gemm", "", 2, 3, 1, 1, 13, OP_CONTRACTION, op_rule_gemm, op_flops_gemm},
     {"FusedGemm", "ai.yoke", 2, 3, 1, 1, 1, OP_CONTRACTION, op_rule_fused_gemm, op_flops_gemm},
     {"MatMul", "", 2, 2, 1, 1, 13, OP_CONTRACTION, op_rule_matmul, op_flops_matmul},

@@ -89,6 +89,8 @@ struct conv_dims { /* of Conv, ConvTranspose and pooling; axes 0..spatial-1 are 
  * ceil_mode no window starts behind the input and its front padding. */
 yk_err op_conv_dims(
     const struct node *n, const struct shape *x, const struct shape *w, struct conv_dims *out, struct yk_diag *why);
+/* Whether input i of a PreactConv is one of those side by side. */
+bool op_is_preact_input(int i);
 /* ConvTranspose: in[] are of x, out[] of y. output_padding and output_shape are resolved into out[] and the pads: tap k
  * of input i goes to output i * stride + k * dilation - pad_begin, where that is one. */
 yk_err op_deconv_dims(

@@ -293,6 +293,61 @@ double op_flops_conv(const struct op_ctx *c)
     return out * (2 * k + extra);
 }
 
+bool op_is_preact_input(int i)
+{
+    return i == 0 || i > 4;
+}
+
+/* PreactConv. */
+yk_err op_rule_preact(struct op_ctx *c)
+{
+    const struct shape *x = c->in[0], *w = c->in[1];
+    yk_err err;
+    for (int i = 0; i < c->n_in; i++)
+        if ((err = op_want(c, i, OP_FLOATS)) != YK_OK || (err = op_want_same(c, 0, i)) != YK_OK)
+            return err;
+    if ((err = op_want_rank(c, 0, 3, 5)) != YK_OK || (err = op_want_rank(c, 1, x->rank, x->rank)) != YK_OK)
+        return err;
+    int64_t channels = 0, dims[5] = {x->dims[0], w->dims[0]};
+    for (int i = 0; i < c->n_in; i++) {
+        if (!op_is_preact_input(i))
+            continue;
+        if ((err = op_want_rank(c, i, x->rank, x->rank)) != YK_OK)
+            return err;
+        for (int d = 0; d < x->rank; d++)
+            if (d != 1 && c->in[i]->dims[d] != x->dims[d])
+                return yk_fail(c->why, YK_INVAL, "inputs 0 and %d differ in size on axis %d (%lld, %lld)", i, d,
+                    (long long)x->dims[d], (long long)c->in[i]->dims[d]);
+        if (!yk_add_i64(channels, c->in[i]->dims[1], &channels))
+            return yk_fail(c->why, YK_LIMIT, "the inputs have too many channels");
+    }
+    if (channels < 1 || w->dims[0] < 1 || w->dims[1] != channels)
+        return yk_fail(c->why, YK_INVAL, "the inputs have %lld channels, the weight makes %lld of %lld",
+            (long long)channels, (long long)w->dims[0], (long long)w->dims[1]);
+    for (int d = 2; d < x->rank; d++) {
+        if (w->dims[d] != 1)
+            return yk_fail(
+                c->why, YK_INVAL, "the kernel has size %lld on axis %d, must be 1", (long long)w->dims[d], d);
+        dims[d] = x->dims[d];
+    }
+    for (int i = 2; i < 5; i++) {
+        int64_t want = i == 2 ? w->dims[0] : channels;
+        if (c->in[i]->rank != 1 || c->in[i]->dims[0] != want)
+            return yk_fail(c->why, YK_INVAL, "input %d does not have %lld elements", i, (long long)want);
+    }
+    op_out(c, 0, x->dtype, x->rank, dims);
+    return check_activation(c);
+}
+
+double op_flops_preact(const struct op_ctx *c)
+{
+    double pixels = (double)c->in[0]->dims[0], k = (double)c->in[1]->dims[1], oc = (double)c->in[1]->dims[0];
+    for (int d = 2; d < c->in[0]->rank; d++)
+        pixels *= (double)c->in[0]->dims[d];
+    double extra = strcmp(node_attr_s(c->node, "activation", "none"), "none") != 0 ? 2 : 1;
+    return pixels * (3 * k + oc * (2 * k + extra));
+}
+
 static yk_err pool(struct op_ctx *c, unsigned dtypes)
 {
     struct conv_dims d;

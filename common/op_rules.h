@@ -46,7 +46,7 @@ bool op_fits(enum dtype t, int64_t v);
 /* ---- rules ---- */
 /* clang-format off */
 #define OP_RULES(X) \
-    X(conv) X(max_pool) X(average_pool) X(global_pool) X(gemm) X(fused_gemm) X(matmul) \
+    X(conv) X(preact) X(max_pool) X(average_pool) X(global_pool) X(gemm) X(fused_gemm) X(matmul) \
     X(unary_float) X(unary_number) X(unary_signed) X(relu) X(not) X(clip) X(is_nan) X(prelu) \
     X(arith) X(arith_float) X(pow) X(mod) X(bit_shift) X(compare) X(equal) X(logic) X(where) \
     X(softmax) X(batchnorm) X(layernorm) X(instancenorm) X(reduce) X(argmax) X(cumsum) \
@@ -70,6 +70,7 @@ OP_RULES(X)
 
 /* ---- FLOPs ---- */
 double op_flops_conv(const struct op_ctx *c);
+double op_flops_preact(const struct op_ctx *c);
 double op_flops_pool(const struct op_ctx *c);
 double op_flops_gemm(const struct op_ctx *c);
 double op_flops_matmul(const struct op_ctx *c);

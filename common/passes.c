@@ -27,6 +27,8 @@ yk_err passes_infer(struct graph *g, passes_eval eval, void *arg, struct yk_diag
         err = pass_fuse_layernorm(g, why);
     if (!err)
         err = passes_fuse(g, why);
+    if (!err)
+        err = pass_fuse_preact(g, why);
     return err ? err : pass_compact(g, why);
 }
 

@@ -43,6 +43,7 @@ const int64_t *pass_same_content(const struct pass_probes *p, int32_t value);
 
 /* One round of each; *changed is set, never cleared. */
 yk_err pass_drop_noops(struct graph *g, bool *changed, struct yk_diag *why);
+yk_err pass_fuse_preact(struct graph *g, struct yk_diag *why);
 yk_err pass_fuse_layernorm(struct graph *g, struct yk_diag *why);
 yk_err pass_fold_shapes(struct graph *g, bool *changed, struct yk_diag *why);
 

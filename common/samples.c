@@ -211,6 +211,14 @@ static struct state follow(const struct walk *w, const struct node *n, int o)
                 return mixed;
         return s.axis == 0 ? s : mixed;
     }
+    if (strcmp(op, "PreactConv") == 0) {
+        for (int i = 1; i < n->n_in; i++) {
+            struct state k = in_state(w, n, i);
+            if (op_is_preact_input(i) ? k.kind != ROWS || k.axis != 0 || !same_split(k, s) : k.kind != NONE)
+                return mixed;
+        }
+        return s.axis == 0 ? s : mixed;
+    }
     if (strcmp(op, "Gemm") == 0 || strcmp(op, "FusedGemm") == 0) {
         bool rows = s.axis < x->rank - 1 && !node_attr_i(n, "transA", 0) && only_none(w, n, 1);
         const struct shape *c = n->n_in > 2 && n->in[2] >= 0 ? shape_of(w, n->in[2]) : NULL;

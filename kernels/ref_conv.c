@@ -1,4 +1,4 @@
-/* Convolution, 1 to 3 spatial axes, grouped, with the epilogue of FusedConv, and transposed convolution. */
+/* Convolution, 1 to 3 spatial axes, grouped, with the epilogue of FusedConv, PreactConv, and transposed convolution. */
 #include "kernels/ref.h"
 
 struct conv_job {
@@ -74,6 +74,77 @@ static yk_err run_conv(struct host_call *c)
     return YK_OK;
 }
 
+/* ---- PreactConv: all of relu(scale * x + shift) first, then the products ---- */
+
+struct preact_job {
+    struct host_call *c;
+    int64_t n, channels, oc, pixels;
+    double *weights, *active;
+    struct ref_activation activation;
+};
+
+/* One piece is planes (image, channel) of one input: the channels in front of it are counted. */
+static void preact_piece(void *arg, int64_t begin, int64_t end)
+{
+    const struct preact_job *j = arg;
+    for (int64_t p = begin; p < end; p++) {
+        int64_t image = p / j->channels, channel = p % j->channels, at = channel;
+        int i = 0;
+        while (at >= j->c->in[i].shape.dims[1]) {
+            at -= j->c->in[i].shape.dims[1];
+            i = i == 0 ? 5 : i + 1;
+        }
+        const struct tensor *x = &j->c->in[i];
+        double *y = j->active + p * j->pixels;
+        double scale = ref_d(&j->c->in[3], channel), shift = ref_d(&j->c->in[4], channel);
+        ref_load_d(y, x->data, x->shape.dtype, (image * x->shape.dims[1] + at) * j->pixels, 1, j->pixels);
+        for (int64_t k = 0; k < j->pixels; k++) {
+            y[k] = y[k] * scale + shift;
+            y[k] = y[k] < 0 ? 0 : y[k];
+        }
+    }
+}
+
+static void pointwise_piece(void *arg, int64_t begin, int64_t end)
+{
+    const struct preact_job *j = arg;
+    for (int64_t p = begin; p < end; p++) {
+        const double *w = j->weights + p % j->oc * j->channels;
+        double bias = ref_d(&j->c->in[2], p % j->oc);
+        for (int64_t k = 0; k < j->pixels; k++) {
+            const double *x = j->active + p / j->oc * j->channels * j->pixels + k;
+            double sum = 0;
+            for (int64_t ch = 0; ch < j->channels; ch++)
+                sum += w[ch] * x[ch * j->pixels];
+            sum = ref_activate(&j->activation, sum + bias);
+            ref_store_d(j->c->out[0].data, j->c->out[0].shape.dtype, p * j->pixels + k, 1, &sum, 1);
+        }
+    }
+}
+
+static void sizes_preact(const struct op_ctx *c, struct backend_form *f)
+{
+    int64_t active = c->in[1]->dims[1] * c->in[0]->dims[0];
+    for (int d = 2; d < c->in[0]->rank; d++)
+        active *= c->in[0]->dims[d];
+    f->workspace_bytes = (shape_count(c->in[1]) + active) * (int64_t)sizeof(double);
+}
+
+static yk_err run_preact(struct host_call *c)
+{
+    const struct shape *x = &c->in[0].shape, *w = &c->in[1].shape;
+    struct preact_job j = {.c = c, .n = x->dims[0], .channels = w->dims[1], .oc = w->dims[0], .pixels = 1};
+    for (int d = 2; d < x->rank; d++)
+        j.pixels *= x->dims[d];
+    j.activation = ref_activation_of(c->node);
+    j.weights = c->workspace;
+    j.active = j.weights + tensor_count(&c->in[1]);
+    ref_load_d(j.weights, c->in[1].data, w->dtype, 0, 1, tensor_count(&c->in[1]));
+    host_split(c, j.n * j.channels, 4 * j.pixels, preact_piece, &j);
+    host_split(c, j.n * j.oc, 2 * j.channels * j.pixels, pointwise_piece, &j);
+    return YK_OK;
+}
+
 /* ---- ConvTranspose: every output gathers what its taps would have scattered ---- */
 
 /* Input index of tap k on axis s for output o; -1 if there is none. */
@@ -143,6 +214,7 @@ static yk_err run_deconv(struct host_call *c)
 static const struct host_kernel rows[] = {
     {.domain = "", .op = "Conv", .kind = "ref", .sizes = sizes_conv, .run = run_conv},
     {.domain = "ai.yoke", .op = "FusedConv", .kind = "ref", .sizes = sizes_conv, .run = run_conv},
+    {.domain = "ai.yoke", .op = "PreactConv", .kind = "ref", .sizes = sizes_preact, .run = run_preact},
     {.domain = "", .op = "ConvTranspose", .kind = "ref", .sizes = sizes_conv, .run = run_deconv},
 };
 const struct host_rows ref_conv = {rows, (int)YK_COUNT(rows)};

@@ -72,6 +72,9 @@ struct simd_isa {
     void (*wino_in)(const struct simd_wino *w, int64_t begin, int64_t end);
     void (*wino_out)(const struct simd_wino *w, int64_t begin, int64_t end);
     void (*depthwise)(const struct simd_depthwise *d);
+    /* y = max(a x + b, 0) by column, in rows of n columns; NaN passes. */
+    void (*affine_relu)(
+        float *y, int64_t ldy, const float *x, int64_t ldx, const float *a, const float *b, int64_t rows, int64_t n);
     /* y (cols rows of rows) = transpose of x (rows rows of cols). */
     void (*transpose)(float *y, int64_t ldy, const float *x, int64_t ldx, int64_t rows, int64_t cols);
 };

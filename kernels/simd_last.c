@@ -83,11 +83,16 @@ static void turn_tile(void *arg, int64_t i, int thread)
         t->isa->transpose(t->y + image + first, t->pixels, t->x + image + inside, t->channels, n, t->channels);
 }
 
-/* Between (N,C,P) and (N,P,C). */
+void simd_last_turn(
+    struct pool *pool, int64_t n, float *y, const float *x, int64_t channels, int64_t pixels, bool to_last)
+{
+    struct turn t = {simd_isa_best(), y, x, channels, pixels, (pixels + BAND - 1) / BAND, to_last};
+    pool_run(pool, n * t.bands, turn_tile, &t);
+}
+
 static void turn(const struct simd_last *s, float *y, const float *x, int64_t channels, int64_t pixels, bool to_last)
 {
-    struct turn t = {s->isa, y, x, channels, pixels, (pixels + BAND - 1) / BAND, to_last};
-    pool_run(s->c->pool, s->d.n * t.bands, turn_tile, &t);
+    simd_last_turn(s->c->pool, s->d.n, y, x, channels, pixels, to_last);
 }
 
 yk_err simd_last_begin(struct host_call *c, struct simd_last *s)

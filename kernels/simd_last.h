@@ -26,6 +26,10 @@ static inline void *simd_last_slot(const struct simd_slots *s, int slot)
     return s->base + slot * s->bytes;
 }
 
+/* y = x turned from (N,C,P) to (N,P,C), or back. */
+void simd_last_turn(
+    struct pool *pool, int64_t n, float *y, const float *x, int64_t channels, int64_t pixels, bool to_last);
+
 /* A convolution with its operands channels last: those that are not are copied into the workspace first, the result
  * out of it at the end. */
 struct simd_last {
@@ -44,6 +48,6 @@ int64_t simd_last_workspace(const struct op_ctx *c, const struct conv_dims *d); 
 yk_err simd_last_begin(struct host_call *c, struct simd_last *out);
 void simd_last_end(struct simd_last *s);
 
-extern const struct host_rows simd_direct, simd_winograd, simd_products;
+extern const struct host_rows simd_direct, simd_preact, simd_products, simd_winograd;
 
 #endif

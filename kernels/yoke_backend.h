@@ -112,8 +112,9 @@ struct yoke_attr {
 
 /* One ONNX operator in its opset-17 form. Attributes that the model leaves out are left out: take ONNX's default.
  * domain "" is ONNX. Domain "ai.yoke" has the fused ones: FusedConv (inputs X, W, B?, residual?; attributes of Conv and
- * activation = none | relu | clip with min, max) and FusedGemm (Gemm over the last axis of A and the same activations).
- * Operators with subgraphs, random ones and those whose output shape depends on data are never offered. */
+ * activation = none | relu | clip with min, max), FusedGemm (Gemm over the last axis of A and the same activations) and
+ * PreactConv (X, W, B, scale, shift, X2...: a Conv of kernel 1 over relu(scale * x + shift) of the inputs side by
+ * side). Operators with subgraphs, random ones and those whose output shape depends on data are never offered. */
 struct yoke_node {
     uint32_t size;
     int32_t n_in, n_out, n_attr;

@@ -1,4 +1,4 @@
-/* The functions of this instruction set, and the transpose that layouts and packing share. */
+/* The functions of this instruction set, the transpose that layouts and packing share, and the pre-activation. */
 #include "kernels/isa/vec.h"
 
 typedef float v4 __attribute__((vector_size(16)));
@@ -41,6 +41,27 @@ void vec_fn(transpose)(float *y, int64_t ldy, const float *x, int64_t ldx, int64
     }
 }
 
+void vec_fn(affine_relu)(
+    float *y, int64_t ldy, const float *x, int64_t ldx, const float *a, const float *b, int64_t rows, int64_t n)
+{
+    const vf zero = {0};
+    int64_t c = 0;
+    for (; c + 2 * VL <= n; c += 2 * VL) {
+        vf a0 = vf_load(a + c), a1 = vf_load(a + c + VL), b0 = vf_load(b + c), b1 = vf_load(b + c + VL);
+        for (int64_t r = 0; r < rows; r++) {
+            const float *from = x + r * ldx + c;
+            vf_store(y + r * ldy + c, vf_max(zero, vf_fma(vf_load(from), a0, b0)));
+            vf_store(y + r * ldy + c + VL, vf_max(zero, vf_fma(vf_load(from + VL), a1, b1)));
+        }
+    }
+    for (; c < n; c += VL) {
+        int64_t k = n - c < VL ? n - c : VL;
+        vf a0 = vf_load_n(a + c, k), b0 = vf_load_n(b + c, k);
+        for (int64_t r = 0; r < rows; r++)
+            vf_store_n(y + r * ldy + c, vf_max(zero, vf_fma(vf_load_n(x + r * ldx + c, k), a0, b0)), k);
+    }
+}
+
 const struct simd_isa ISA_TABLE = {
     .name = ISA_NAME,
     .bits = ISA_BITS,
@@ -52,5 +73,6 @@ const struct simd_isa ISA_TABLE = {
     .wino_in = vec_fn(wino_in),
     .wino_out = vec_fn(wino_out),
     .depthwise = vec_fn(depthwise),
+    .affine_relu = vec_fn(affine_relu),
     .transpose = vec_fn(transpose),
 };

@@ -153,6 +153,8 @@ void vec_fn(gemm_pack)(float *out, const float *b, int64_t k, int64_t n, int64_t
 void vec_fn(wino_in)(const struct simd_wino *w, int64_t begin, int64_t end);
 void vec_fn(wino_out)(const struct simd_wino *w, int64_t begin, int64_t end);
 void vec_fn(depthwise)(const struct simd_depthwise *d);
+void vec_fn(affine_relu)(
+    float *y, int64_t ldy, const float *x, int64_t ldx, const float *a, const float *b, int64_t rows, int64_t n);
 void vec_fn(transpose)(float *y, int64_t ldy, const float *x, int64_t ldx, int64_t rows, int64_t cols);
 
 #endif

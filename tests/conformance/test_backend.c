@@ -143,6 +143,40 @@ static void gen_conv3(struct gen *c)
     activation(c);
 }
 
+/* One to five inputs side by side, 1-D to 3-D. */
+static void gen_preact(struct gen *c)
+{
+    int spatial = (int)pick(c, 1, 3);
+    int n = (int)pick(c, 1, 5);
+    int64_t channels = 0, oc = odd(c), x[5] = {-1}, w[5] = {oc, 0, 1, 1, 1};
+    int32_t in[9] = {0};
+    for (int i = 0; i < spatial; i++)
+        x[2 + i] = pick(c, 1, spatial == 3 ? 5 : 23);
+    for (int i = 0; i < n; i++) {
+        channels += x[1] = odd(c);
+        in[i == 0 ? 0 : 4 + i] = graphs_input(c->g, "x", DT_F32, spatial + 2, x);
+    }
+    w[1] = channels;
+    in[1] = graphs_weight(c->g, "w", DT_F32, spatial + 2, w, &c->r);
+    in[2] = graphs_weight(c->g, "b", DT_F32, 1, &oc, &c->r);
+    in[3] = graphs_weight(c->g, "scale", DT_F32, 1, &channels, &c->r);
+    in[4] = graphs_weight(c->g, "shift", DT_F32, 1, &channels, &c->r);
+    finish(c, "ai.yoke", "PreactConv", in, n + 4);
+    activation(c);
+}
+
+/* So that tiles make their own activations. */
+static void gen_preact_large(struct gen *c)
+{
+    int64_t channels = 256 + 33, oc = 70, x[4] = {-1, 256, pick(c, 20, 40), 31}, w[4] = {oc, channels, 1, 1};
+    int64_t z[4] = {-1, 33, x[2], x[3]};
+    int32_t in[6] = {graphs_input(c->g, "x", DT_F32, 4, x), graphs_weight(c->g, "w", DT_F32, 4, w, &c->r),
+        graphs_weight(c->g, "b", DT_F32, 1, &oc, &c->r), graphs_weight(c->g, "scale", DT_F32, 1, &channels, &c->r),
+        graphs_weight(c->g, "shift", DT_F32, 1, &channels, &c->r), graphs_input(c->g, "z", DT_F32, 4, z)};
+    finish(c, "ai.yoke", "PreactConv", in, 6);
+    activation(c);
+}
+
 static void gen_depthwise(struct gen *c)
 {
     int64_t ch = pick(c, 2, 70), k[2] = {pick(c, 0, 2) * 2 + 1, pick(c, 0, 2) * 2 + 1};
@@ -495,6 +529,8 @@ static const struct recipe {
     {"ConvTranspose, large", gen_deconv_large, NMSE, 2},
     {"RNN, GRU, LSTM", gen_rnn, NMSE, CASES},
     {"GRU, LSTM, large", gen_rnn_large, NMSE, 2},
+    {"PreactConv", gen_preact, NMSE, 3 * CASES},
+    {"PreactConv, large", gen_preact_large, NMSE, 2},
 };
 
 static bool near_enough(const struct tensor *a, const struct tensor *b, enum nearness how)

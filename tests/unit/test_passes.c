@@ -388,6 +388,72 @@ static void test_fuse_conv(void **state)
     graph_close(g);
 }
 
+/* Normalised channels of values[0..n) through a relu. */
+static int32_t preact(struct graph *g, const char *name, int32_t x, int64_t channels)
+{
+    char text[5][32];
+    for (int i = 0; i < 5; i++)
+        snprintf(text[i], sizeof text[i], "%s%d", name, i);
+    int32_t v = fx_node(g, "BatchNormalization", text[4],
+        IDS(x, fx_weight(g, text[0], INTS(channels)), fx_weight(g, text[1], INTS(channels)),
+            fx_weight(g, text[2], INTS(channels)), fx_weight(g, text[3], INTS(channels))));
+    return fx_node(g, "Relu", name, IDS(v));
+}
+
+static void test_fuse_preact(void **state)
+{
+    (void)state;
+    struct graph *g = fx_open();
+    graph_sym(g, "N");
+    int32_t x = fx_input(g, "x", DT_F32, INTS(-1, 3, 8, 8)), z = fx_input(g, "z", DT_F32, INTS(-1, 2, 8, 8));
+    int32_t w5 = fx_weight(g, "w5", INTS(4, 5, 1, 1)), w3 = fx_weight(g, "w3", INTS(4, 3, 1, 1));
+    int32_t wide = fx_weight(g, "wide", INTS(4, 5, 3, 3));
+    int32_t both = fx_node(g, "Concat", "both", IDS(x, z));
+    graph_set_attr_i(g, fx_last(g), "axis", -3);
+    int32_t c1 = fx_node(g, "Conv", "c1", IDS(preact(g, "p1", both, 5), w5)); /* all of it, with the relu behind */
+    fx_output(g, fx_node(g, "Relu", "y1", IDS(c1)));
+    int32_t shared = fx_node(g, "Concat", "shared", IDS(z, x)); /* has another reader: is an input */
+    graph_set_attr_i(g, fx_last(g), "axis", 1);
+    fx_output(g, fx_node(g, "Conv", "y2", IDS(preact(g, "p2", shared, 5), w5, fx_weight(g, "b", INTS(4)))));
+    fx_output(g, shared);
+    int32_t rows = fx_node(g, "Concat", "rows", IDS(x, x)); /* of another axis: is an input */
+    graph_set_attr_i(g, fx_last(g), "axis", 2);
+    fx_output(g, fx_node(g, "Conv", "y3", IDS(preact(g, "p3", rows, 3), w3)));
+    fx_output(g, fx_node(g, "Conv", "y4", IDS(preact(g, "p4", shared, 5), wide))); /* not pointwise */
+    int32_t seen = preact(g, "p5", x, 3);                                          /* read twice */
+    fx_output(g, fx_node(g, "Conv", "y5", IDS(seen, w3)));
+    fx_output(g, seen);
+    int32_t down = preact(g, "p6", x, 3);
+    fx_output(g, fx_node(g, "Conv", "y6", IDS(down, w3)));
+    graph_set_attr_ints(g, fx_last(g), "strides", (int64_t[]){2, 2}, 2);
+    assert_int_equal(passes_infer(g, NULL, NULL, NULL), YK_OK);
+    assert_int_equal(fx_count(g, "PreactConv"), 3);
+    assert_int_equal(fx_count(g, "Concat"), 2);
+    assert_int_equal(fx_count(g, "BatchNormalization"), 3);
+    const struct node *n = node_of(g, "y1");
+    assert_string_equal(n->op->name, "PreactConv");
+    assert_string_equal(node_attr_s(n, "activation", ""), "relu");
+    assert_int_equal(n->n_in, 6);
+    assert_string_equal(in_of(g, n, 0)->name, "x");
+    assert_string_equal(in_of(g, n, 5)->name, "z");
+    const float *zero = in_of(g, n, 2)->data, *scale = in_of(g, n, 3)->data, *shift = in_of(g, n, 4)->data;
+    for (int i = 0; i < 5; i++) { /* fx_weight: all four parameters are (i + 1) / 4 */
+        double v = (i + 1) * 0.25, f = v / sqrt(v + (double)1e-5f);
+        assert_true(scale[i] == (float)f && shift[i] == (float)(v - v * f));
+    }
+    assert_true(zero[0] == 0 && zero[3] == 0);
+    n = node_of(g, "y2");
+    assert_int_equal(n->n_in, 5);
+    assert_string_equal(in_of(g, n, 0)->name, "shared");
+    assert_string_equal(in_of(g, n, 2)->name, "b");
+    assert_string_equal(in_of(g, node_of(g, "y3"), 0)->name, "rows");
+    assert_string_equal(node_of(g, "y4")->op->name, "Conv");
+    assert_string_equal(node_of(g, "y5")->op->name, "Conv");
+    assert_string_equal(node_of(g, "y6")->op->name, "Conv");
+    check(g);
+    graph_close(g);
+}
+
 static void test_fuse_gemm(void **state)
 {
     (void)state;
@@ -484,7 +550,7 @@ int main(void)
         cmocka_unit_test(test_fold_bounded), cmocka_unit_test(test_fold_work_bounded),
         cmocka_unit_test(test_reshape_chains), cmocka_unit_test(test_varying_stays),
         cmocka_unit_test(test_gemm_over_axes), cmocka_unit_test(test_batchnorm), cmocka_unit_test(test_batchnorm_gemm),
-        cmocka_unit_test(test_fuse_conv), cmocka_unit_test(test_fuse_gemm), cmocka_unit_test(test_layernorm),
-        cmocka_unit_test(test_same_again)};
+        cmocka_unit_test(test_fuse_conv), cmocka_unit_test(test_fuse_preact), cmocka_unit_test(test_fuse_gemm),
+        cmocka_unit_test(test_layernorm), cmocka_unit_test(test_same_again)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -131,11 +131,9 @@ static void products_agree(void **state)
     }
 }
 
-/* A convolution in the form `kind` of an instruction set; the output is the caller's. */
-static float *run_conv(const struct simd_isa *isa, const char *kind, int64_t ch, int64_t oc, int64_t group, int64_t k,
-    int64_t stride, int64_t *count)
+/* A graph of one node in the form `kind` of an instruction set, closed; the output is the caller's. */
+static float *run_graph(struct graph *g, const struct simd_isa *isa, const char *kind, int64_t *count)
 {
-    struct graph *g = graph_open(0);
     struct yk_rng r;
     struct pool *pool;
     struct backends b;
@@ -144,16 +142,6 @@ static float *run_conv(const struct simd_isa *isa, const char *kind, int64_t ch,
     struct yk_diag why = {""};
     char form[BACKEND_FORM_MAX];
     const char *forms[1] = {form};
-    int64_t x[4] = {2, ch, 19, 21}, w[4] = {oc, ch / group, k, k}, pads[4] = {1, 0, 1, 2},
-            strides[2] = {stride, stride};
-    yk_rng_seed(&r, 3);
-    int32_t in[3] = {graphs_input(g, "x", DT_F32, 4, x), graphs_weight(g, "w", DT_F32, 4, w, &r),
-        graphs_weight(g, "b", DT_F32, 1, &oc, &r)};
-    graphs_output(g, graphs_node(g, "ai.yoke", "FusedConv", "y", in, 3));
-    graph_set_attr_s(g, &g->nodes[0], "activation", "relu");
-    graph_set_attr_i(g, &g->nodes[0], "group", group);
-    graph_set_attr_ints(g, &g->nodes[0], "pads", pads, 4);
-    graph_set_attr_ints(g, &g->nodes[0], "strides", strides, 2);
     simd_isa_use(isa);
     snprintf(form, sizeof(form), "%s@%s", kind, isa->bits);
     assert_int_equal(pool_open(2, &pool, &why), YK_OK);
@@ -164,7 +152,8 @@ static float *run_conv(const struct simd_isa *isa, const char *kind, int64_t ch,
         fail();
     }
     yk_rng_seed(&r, 4);
-    graphs_fill(io.in[0].data, &io.in[0].shape, &r, false);
+    for (int32_t i = 0; i < io.n_in; i++)
+        graphs_fill(io.in[i].data, &io.in[i].shape, &r, false);
     assert_int_equal(exec_run(e, NULL, io.in, io.out, 0, &why), YK_OK);
     *count = tensor_count(&io.out[0]);
     float *y = yk_xalloc((size_t)*count * 4);
@@ -178,6 +167,37 @@ static float *run_conv(const struct simd_isa *isa, const char *kind, int64_t ch,
     return y;
 }
 
+static float *run_conv(const struct simd_isa *isa, const char *kind, int64_t ch, int64_t oc, int64_t group, int64_t k,
+    int64_t stride, int64_t *count)
+{
+    struct graph *g = graph_open(0);
+    struct yk_rng r;
+    int64_t x[4] = {2, ch, 19, 21}, w[4] = {oc, ch / group, k, k}, pads[4] = {1, 0, 1, 2},
+            strides[2] = {stride, stride};
+    yk_rng_seed(&r, 3);
+    int32_t in[3] = {graphs_input(g, "x", DT_F32, 4, x), graphs_weight(g, "w", DT_F32, 4, w, &r),
+        graphs_weight(g, "b", DT_F32, 1, &oc, &r)};
+    graphs_output(g, graphs_node(g, "ai.yoke", "FusedConv", "y", in, 3));
+    graph_set_attr_s(g, &g->nodes[0], "activation", "relu");
+    graph_set_attr_i(g, &g->nodes[0], "group", group);
+    graph_set_attr_ints(g, &g->nodes[0], "pads", pads, 4);
+    graph_set_attr_ints(g, &g->nodes[0], "strides", strides, 2);
+    return run_graph(g, isa, kind, count);
+}
+
+static float *run_preact(const struct simd_isa *isa, int64_t ch, int64_t oc, int64_t side, int64_t *count)
+{
+    struct graph *g = graph_open(0);
+    struct yk_rng r;
+    int64_t x[4] = {2, ch - 19, side, 21}, z[4] = {2, 19, side, 21}, w[4] = {oc, ch, 1, 1};
+    yk_rng_seed(&r, 3);
+    int32_t in[6] = {graphs_input(g, "x", DT_F32, 4, x), graphs_weight(g, "w", DT_F32, 4, w, &r),
+        graphs_weight(g, "b", DT_F32, 1, &oc, &r), graphs_weight(g, "a", DT_F32, 1, &ch, &r),
+        graphs_weight(g, "s", DT_F32, 1, &ch, &r), graphs_input(g, "z", DT_F32, 4, z)};
+    graphs_output(g, graphs_node(g, "ai.yoke", "PreactConv", "y", in, 6));
+    return run_graph(g, isa, "preact.gemm", count);
+}
+
 static void forms_of_one_class_have_equal_bits(void **state)
 {
     (void)state;
@@ -186,15 +206,17 @@ static void forms_of_one_class_have_equal_bits(void **state)
         int64_t ch, oc, group, k, stride;
     } cases[] = {{"conv.wino4", 24, 37, 1, 3, 1}, {"conv.wino2", 17, 40, 1, 3, 1}, {"conv.gemm", 33, 70, 1, 3, 2},
         {"conv.gemm", 24, 40, 2, 5, 1}, {"conv.gemm", 40, 50, 1, 1, 1}, {"conv.depthwise", 37, 37, 37, 3, 2},
-        {"conv.depthwise", 48, 48, 48, 5, 1}};
+        {"conv.depthwise", 48, 48, 48, 5, 1}, {"preact.gemm", 61, 37, 1, 3, 1}, {"preact.gemm", 301, 64, 1, 33, 1}};
     const struct simd_isa *isas[SIMD_ISAS_MAX];
     int n_isas = simd_isas(isas);
     for (size_t i = 0; i < YK_COUNT(cases); i++) {
         int64_t n = 0;
         float *first = NULL;
         for (int s = 0; s < n_isas; s++) {
-            float *y = run_conv(
-                isas[s], cases[i].kind, cases[i].ch, cases[i].oc, cases[i].group, cases[i].k, cases[i].stride, &n);
+            float *y = strcmp(cases[i].kind, "preact.gemm")
+                           ? run_conv(isas[s], cases[i].kind, cases[i].ch, cases[i].oc, cases[i].group, cases[i].k,
+                                 cases[i].stride, &n)
+                           : run_preact(isas[s], cases[i].ch, cases[i].oc, cases[i].k, &n);
             double diff = 0, power = 0;
             for (int64_t k = 0; first && k < n; k++) {
                 diff += ((double)y[k] - (double)first[k]) * ((double)y[k] - (double)first[k]);
