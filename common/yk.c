@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 /* ---- errors ---- */
 
@@ -181,11 +184,23 @@ void *yk_try_realloc(void *p, size_t count, size_t size)
     return realloc(p, bytes ? bytes : 1);
 }
 
+/* Large blocks get large pages where the system has them: they are filled and read in long runs. Only whole large pages
+ * are asked for, so that no more becomes resident than is used. */
+#define HUGE_PAGE ((size_t)2 << 20)
+
 void *yk_try_aligned(size_t bytes)
 {
-    if (bytes > PTRDIFF_MAX - 64)
+    if (bytes > PTRDIFF_MAX - HUGE_PAGE)
         return NULL;
     void *p = NULL;
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    if (bytes >= HUGE_PAGE) {
+        if (posix_memalign(&p, HUGE_PAGE, bytes) != 0)
+            return NULL;
+        madvise(p, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE); /* advice: it may be refused */
+        return p;
+    }
+#endif
     return posix_memalign(&p, 64, bytes ? bytes : 1) == 0 ? p : NULL;
 }
 

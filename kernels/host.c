@@ -264,6 +264,47 @@ static yk_err pack_step(struct step *st, const struct op_ctx *c, struct yk_diag 
     return st->kernel->pack(c, in, st->packed, why);
 }
 
+/* Packs the steps of a segment that have something to pack, side by side. Which error is told does not depend on the
+ * threads: the first step that failed says it once more. */
+struct packing {
+    struct segment *s;
+    const struct backend_segment *seg;
+    yk_err *err; /* by step */
+};
+
+static yk_err pack_one(const struct packing *p, int64_t i, struct yk_diag *why)
+{
+    struct step *st = &p->s->steps[i];
+    struct op_ctx *c = yk_try_alloc(1, sizeof(*c));
+    if (!c)
+        return YK_NOMEM;
+    shapes_node(p->seg->graph, p->seg->max, st->node, c);
+    yk_err err = pack_step(st, c, why);
+    free(c);
+    return err;
+}
+
+static void pack_tile(void *arg, int64_t i, int thread)
+{
+    (void)thread;
+    const struct packing *p = arg;
+    if (p->s->steps[i].packed)
+        p->err[i] = pack_one(p, i, NULL);
+}
+
+static yk_err pack_all(struct host *h, struct segment *s, const struct backend_segment *seg, struct yk_diag *why)
+{
+    struct packing p = {s, seg, yk_try_alloc((size_t)YK_MAX(s->n_steps, 1), sizeof(yk_err))};
+    yk_err err = p.err ? YK_OK : YK_NOMEM;
+    if (!err)
+        pool_run(h->pool, s->n_steps, pack_tile, &p);
+    for (int32_t i = 0; !err && i < s->n_steps; i++)
+        if (p.err[i] && (err = pack_one(&p, i, why)) == YK_OK)
+            err = p.err[i];
+    free(p.err);
+    return err;
+}
+
 static yk_err keep_shapes(struct step *st, const struct op_ctx *c)
 {
     st->shapes = yk_try_alloc((size_t)(c->n_in + c->n_out) + 1, sizeof(*st->shapes));
@@ -401,13 +442,13 @@ yk_err host_prepare(struct backend *b, const struct backend_segment *seg, void *
         for (int k = 0; k < n->n_out; k++)
             if ((err = resolve(seg, place, n->out[k], &st->out[k], why)))
                 goto out;
-        if (st->packed) {
+        if (st->packed && seg->weights_variable) {
             shapes_node(g, seg->max, st->node, c);
-            if ((err = pack_step(st, c, why)) || (seg->weights_variable && (err = keep_shapes(st, c))))
+            if ((err = keep_shapes(st, c)))
                 goto out;
         }
     }
-    if ((err = choose_layouts(s, seg)))
+    if ((err = pack_all(h, s, seg, why)) || (err = choose_layouts(s, seg)))
         goto out;
     *handle = s;
     *scratch_bytes = s->planned ? s->plan.arena_bytes : 0;

@@ -68,6 +68,8 @@ struct simd_isa {
     void (*gemm)(const struct simd_gemm *g);
     /* b (k rows of n, ldb apart; or its transpose) into panels of nr columns; the last is as wide as it must be. */
     void (*pack)(float *out, const float *b, int64_t k, int64_t n, int64_t ldb, bool transposed);
+    /* Transformed weights of n <= nr output channels (ic * 9 floats each, at w) into panels, points step apart. */
+    void (*wino_pack)(float *out, int64_t step, const float *w, int64_t ic, int64_t n, int size);
     /* Channels begin..end (end - begin a multiple of SIMD_PAD but for the last) of all tiles of the block. */
     void (*wino_in)(const struct simd_wino *w, int64_t begin, int64_t end);
     void (*wino_out)(const struct simd_wino *w, int64_t begin, int64_t end);

@@ -97,43 +97,16 @@ static void sizes2(const struct op_ctx *c, struct backend_form *f)
     sizes(c, f, 2);
 }
 
-static const double g4[6][3] = {{1.0 / 4, 0, 0}, {-1.0 / 6, -1.0 / 6, -1.0 / 6}, {-1.0 / 6, 1.0 / 6, -1.0 / 6},
-    {1.0 / 24, 1.0 / 12, 1.0 / 6}, {1.0 / 24, -1.0 / 12, 1.0 / 6}, {0, 0, 1}};
-static const double g2[4][3] = {{1, 0, 0}, {0.5, 0.5, 0.5}, {0.5, -0.5, 0.5}, {0, 0, 1}};
-
-/* u = G w G^T in double, each point a matrix of c rows and oc columns, packed. */
+/* Each point a matrix of c rows and oc columns, packed. */
 static yk_err pack(const struct op_ctx *c, const void *const *in, void *packed, struct yk_diag *why, int size)
 {
     const struct simd_isa *isa = simd_isa_best();
-    const struct shape *w = c->in[1];
-    int64_t oc = w->dims[0], ic = w->dims[1];
-    int taps = size + 2, points = taps * taps;
-    const double(*g)[3] = size == 4 ? g4 : g2;
+    int64_t oc = c->in[1]->dims[0], ic = c->in[1]->dims[1], step = simd_packed(isa, ic, oc);
     if (!in[1])
         return yk_fail(why, YK_INTERNAL, "the weights of a Winograd form are not fixed");
-    /* A band of output channels at a time: u of all points for a whole layer may be large. */
-    float *u = yk_try_alloc((size_t)(points * ic), sizeof(float) * (size_t)isa->nr);
-    if (!u)
-        return yk_fail(why, YK_NOMEM, "no memory to transform weights");
-    int64_t step = simd_packed(isa, ic, oc);
-    for (int64_t o = 0; o < oc; o += isa->nr) {
-        int64_t n = YK_MIN(isa->nr, oc - o);
-        for (int64_t i = 0; i < n; i++)
-            for (int64_t k = 0; k < ic; k++) {
-                const float *f = (const float *)in[1] + ((o + i) * ic + k) * 9;
-                double half[6][3];
-                for (int a = 0; a < taps; a++)
-                    for (int b = 0; b < 3; b++)
-                        half[a][b] = g[a][0] * (double)f[b] + g[a][1] * (double)f[3 + b] + g[a][2] * (double)f[6 + b];
-                for (int a = 0; a < taps; a++)
-                    for (int b = 0; b < taps; b++)
-                        u[((a * taps + b) * ic + k) * isa->nr + i] =
-                            (float)(half[a][0] * g[b][0] + half[a][1] * g[b][1] + half[a][2] * g[b][2]);
-            }
-        for (int p = 0; p < points; p++)
-            isa->pack((float *)packed + p * step + o * ic, u + p * ic * isa->nr, ic, n, isa->nr, false);
-    }
-    free(u);
+    for (int64_t o = 0; o < oc; o += isa->nr)
+        isa->wino_pack(
+            (float *)packed + o * ic, step, (const float *)in[1] + o * ic * 9, ic, YK_MIN(isa->nr, oc - o), size);
     return YK_OK;
 }
 

@@ -70,6 +70,7 @@ const struct simd_isa ISA_TABLE = {
     .nr = NV * VL,
     .gemm = vec_fn(gemm),
     .pack = vec_fn(gemm_pack),
+    .wino_pack = vec_fn(wino_pack),
     .wino_in = vec_fn(wino_in),
     .wino_out = vec_fn(wino_out),
     .depthwise = vec_fn(depthwise),

@@ -150,6 +150,7 @@ INLINE vf act_apply(const struct act *a, vf v)
 /* Defined in the files beside this one. */
 void vec_fn(gemm)(const struct simd_gemm *g);
 void vec_fn(gemm_pack)(float *out, const float *b, int64_t k, int64_t n, int64_t ldb, bool transposed);
+void vec_fn(wino_pack)(float *out, int64_t step, const float *w, int64_t ic, int64_t n, int size);
 void vec_fn(wino_in)(const struct simd_wino *w, int64_t begin, int64_t end);
 void vec_fn(wino_out)(const struct simd_wino *w, int64_t begin, int64_t end);
 void vec_fn(depthwise)(const struct simd_depthwise *d);
