@@ -7,7 +7,7 @@
  *     then a Conv of kernel 1, then the activation.
  *   FusedGemm A B [C]: Gemm with its attributes, then the activation; A may have more than two axes (the leading ones
  *     are rows; transA 0 then, and C has at most one axis).
- *   activation: "none" (default) | "relu" | "clip" with floats min and max.
+ *   activation: "none" (default), "relu", "silu", ... with their parameters: the table in common/activation.c.
  * made by grad; `shape` is an int64 list, Shape of what the gradient is of:
  *   ConvGradInput dY W shape, ConvGradWeight X dY (kernel_shape is required): with the attributes of Conv.
  *   MaxPoolGrad dY X: with those of MaxPool; the first maximum of a window takes it. AveragePoolGrad dY shape.

@@ -1,6 +1,7 @@
 /* Shape rules and FLOPs of convolution and pooling. */
 #include <string.h>
 
+#include "common/activation.h"
 #include "common/op_rules.h"
 
 /* A list attribute of exactly n integers in lo..INT32_MAX; leaves dst as it is if there is none. */
@@ -244,21 +245,6 @@ double op_flops_deconv(const struct op_ctx *c)
     return in * taps * 2 + (c->n_in > 2 && c->in[2] ? (double)shape_count(&c->out[0]) : 0);
 }
 
-/* Activation of the fused ops. */
-static yk_err check_activation(const struct op_ctx *c)
-{
-    const struct attr *a = node_attr(c->node, "activation");
-    const char *s = !a ? "none" : a->kind == ATTR_STRING ? a->s : "?";
-    if (strcmp(s, "none") == 0 || strcmp(s, "relu") == 0)
-        return YK_OK;
-    if (strcmp(s, "clip") != 0)
-        return yk_fail(c->why, YK_INVAL, "attribute activation is none of none, relu, clip");
-    const struct attr *lo = node_attr(c->node, "min"), *hi = node_attr(c->node, "max");
-    if (!lo || lo->kind != ATTR_FLOAT || !hi || hi->kind != ATTR_FLOAT)
-        return yk_fail(c->why, YK_INVAL, "activation clip without min and max");
-    return YK_OK;
-}
-
 /* Conv-11 and FusedConv. */
 yk_err op_rule_conv(struct op_ctx *c)
 {
@@ -275,7 +261,7 @@ yk_err op_rule_conv(struct op_ctx *c)
     op_out(c, 0, c->in[0]->dtype, d.spatial + 2, dims);
     if (c->n_in > 3 && c->in[3] && !shape_equal(c->in[3], &c->out[0]))
         return yk_fail(c->why, YK_INVAL, "the residual does not have the shape of the output");
-    return check_activation(c);
+    return activation_check(c->node, c->why);
 }
 
 double op_flops_conv(const struct op_ctx *c)
@@ -336,7 +322,7 @@ yk_err op_rule_preact(struct op_ctx *c)
             return yk_fail(c->why, YK_INVAL, "input %d does not have %lld elements", i, (long long)want);
     }
     op_out(c, 0, x->dtype, x->rank, dims);
-    return check_activation(c);
+    return activation_check(c->node, c->why);
 }
 
 double op_flops_preact(const struct op_ctx *c)
@@ -440,7 +426,7 @@ yk_err op_rule_gemm(struct op_ctx *c)
 yk_err op_rule_fused_gemm(struct op_ctx *c)
 {
     yk_err err = gemm(c, true);
-    return err ? err : check_activation(c);
+    return err ? err : activation_check(c->node, c->why);
 }
 
 double op_flops_gemm(const struct op_ctx *c)

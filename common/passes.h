@@ -14,10 +14,10 @@ yk_err passes_fold_constants(struct graph *g, passes_eval eval, void *arg, struc
 /* BatchNormalization (inference form) after Conv/ConvTranspose/Gemm into its weights and bias, in double. */
 yk_err passes_fold_batchnorm(struct graph *g, struct yk_diag *why);
 /* The written-out form of layer normalisation is put together by passes_infer before it fuses.
- * Conv + activation (Relu, Clip with constant bounds) and + residual Add: one ai.yoke FusedConv node; Gemm/MatMul +
- * bias Add
- * + Relu likewise (FusedGemm). Only where the intermediate value has no other use. passes_infer then gives a pointwise
- * Conv the BatchNormalization, Relu and Concat in front of it (PreactConv). */
+ * Conv + residual Add + activation (common/activation.h; x * Sigmoid(x) and the written-out GELU too): one ai.yoke
+ * FusedConv node; Gemm/MatMul + bias Add + activation likewise (FusedGemm). Only where the values between have no other
+ * use.
+ * passes_infer then gives a pointwise Conv the BatchNormalization, Relu and Concat in front of it (PreactConv). */
 yk_err passes_fuse(struct graph *g, struct yk_diag *why);
 /* All of the above in order, with If of a known condition given way to its branch and large weights of subgraphs moved
  * to g, then sort and prune: the canonical inference graph. */

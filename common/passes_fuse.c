@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/activation.h"
 #include "common/passes_rewrite.h"
 
 struct fuse {
@@ -15,12 +16,14 @@ struct fuse {
     int32_t node;
 };
 
-struct chain {                /* what one fused node will be */
-    int32_t first, mid, last; /* nodes; mid: an Add between, or -1 */
-    int32_t out;              /* value */
+#define CHAIN_MOST 8
+
+struct chain {                 /* what one fused node will be */
+    int32_t nodes[CHAIN_MOST]; /* the first is the contraction; the last becomes the fused node */
+    int n;
+    int32_t out; /* value */
     int32_t bias, residual;
-    const char *activation;
-    float min, max;
+    struct activation act;
 };
 
 static bool is_op(const struct node *n, const char *name)
@@ -40,31 +43,127 @@ static int32_t only_reader(const struct fuse *f, int32_t value)
     return f->uses[value] == 1 ? f->reader[value] : -1;
 }
 
+static int32_t last_of(const struct chain *c)
+{
+    return c->nodes[c->n - 1];
+}
+
+static void take(const struct fuse *f, struct chain *c, int32_t node)
+{
+    c->nodes[c->n++] = node;
+    c->out = f->g->nodes[node].out[0];
+}
+
 static bool bound(const struct graph *g, const struct node *n, int32_t k, float absent, float *out)
 {
     *out = absent;
     return k >= n->n_in || n->in[k] == YK_ABSENT || pass_const_f32(g, n->in[k], out);
 }
 
-/* Relu or Clip behind the chain. */
+/* Activations that are one node. */
+static bool activation_node(const struct graph *g, const struct node *n, struct activation *out)
+{
+    *out = (struct activation){.kind = ACTIVATION_NONE};
+    if (is_op(n, "Relu")) {
+        out->kind = ACTIVATION_RELU;
+    } else if (is_op(n, "Clip")) {
+        if (bound(g, n, 1, -INFINITY, &out->a) && bound(g, n, 2, INFINITY, &out->b) && out->a <= out->b)
+            out->kind = ACTIVATION_CLIP;
+    } else if (is_op(n, "LeakyRelu")) {
+        *out = (struct activation){ACTIVATION_LEAKY_RELU, node_attr_f(n, "alpha", 0.01f), 0};
+    } else if (is_op(n, "Sigmoid")) {
+        out->kind = ACTIVATION_SIGMOID;
+    } else if (is_op(n, "HardSigmoid")) {
+        *out =
+            (struct activation){ACTIVATION_HARD_SIGMOID, node_attr_f(n, "alpha", 0.2f), node_attr_f(n, "beta", 0.5f)};
+    } else if (is_op(n, "HardSwish")) {
+        *out = (struct activation){ACTIVATION_HARD_SWISH, 1.0f / 6, 0.5f};
+    }
+    return out->kind != ACTIVATION_NONE;
+}
+
+/* The node that makes `value`, if it has that op and only one reads what it makes. */
+static const struct node *made_by(const struct fuse *f, int32_t value, const char *op)
+{
+    int32_t at = value == YK_ABSENT || f->uses[value] != 1 ? -1 : f->g->values[value].producer;
+    return at >= 0 && is_op(&f->g->nodes[at], op) ? &f->g->nodes[at] : NULL;
+}
+
+/* The operand of a node of two that is not `value`; YK_ABSENT if both are. */
+static int32_t other_of(const struct node *n, int32_t value)
+{
+    if (n->in[0] == n->in[1])
+        return YK_ABSENT;
+    return n->in[n->in[0] == value ? 1 : n->in[1] == value ? 0 : 0];
+}
+
+static bool is_const(const struct graph *g, int32_t value, double want)
+{
+    float v;
+    return value != YK_ABSENT && pass_const_f32(g, value, &v) && fabs((double)v - want) <= 1e-6 * want;
+}
+
+static int32_t index_of(const struct fuse *f, const struct node *n)
+{
+    return (int32_t)(n - f->g->nodes);
+}
+
+/* x * sigmoid(x), x * hard_sigmoid(x): the chain's value has these two readers. */
+static bool take_gated(const struct fuse *f, struct chain *c, const struct node *mul)
+{
+    int32_t gate = other_of(mul, c->out);
+    const struct node *n = made_by(f, gate, "Sigmoid");
+    n = n ? n : made_by(f, gate, "HardSigmoid");
+    if (!n || n->in[0] != c->out || !activation_node(f->g, n, &c->act))
+        return false;
+    c->act.kind = c->act.kind == ACTIVATION_SIGMOID ? ACTIVATION_SILU : ACTIVATION_HARD_SWISH;
+    take(f, c, index_of(f, n));
+    take(f, c, index_of(f, mul));
+    return true;
+}
+
+/* x * (1 + erf(x / sqrt 2)) * 0.5 as PyTorch writes it. */
+static bool take_gelu(const struct fuse *f, struct chain *c, const struct node *mul)
+{
+    const struct graph *g = f->g;
+    const struct node *add = made_by(f, other_of(mul, c->out), "Add"), *erf = NULL, *scale = NULL;
+    for (int i = 0; add && !erf && i < 2; i++)
+        if (is_const(g, add->in[i], 1))
+            erf = made_by(f, add->in[1 - i], "Erf");
+    if (!erf)
+        return false;
+    if ((scale = made_by(f, erf->in[0], "Div")) && (scale->in[0] != c->out || !is_const(g, scale->in[1], sqrt(2))))
+        return false;
+    if (!scale &&
+        ((scale = made_by(f, erf->in[0], "Mul")) == NULL || (scale->in[0] != c->out && scale->in[1] != c->out) ||
+            !is_const(g, other_of(scale, c->out), sqrt(0.5))))
+        return false;
+    int32_t last = only_reader(f, mul->out[0]);
+    const struct node *half = last >= 0 ? &g->nodes[last] : NULL;
+    if (!half || !is_op(half, "Mul") || !is_const(g, other_of(half, mul->out[0]), 0.5) || half->out[0] >= f->n_probed ||
+        !pass_same_shape(&f->probes, c->out, half->out[0]))
+        return false;
+    c->act = (struct activation){.kind = ACTIVATION_GELU};
+    take(f, c, index_of(f, scale));
+    take(f, c, index_of(f, erf));
+    take(f, c, index_of(f, add));
+    take(f, c, index_of(f, mul));
+    take(f, c, last);
+    return true;
+}
+
+/* The activation behind the chain: one node, or several that read its value and one another only. */
 static void take_activation(const struct fuse *f, struct chain *c)
 {
-    int32_t next = only_reader(f, c->out);
+    int32_t next = f->reader[c->out];
     const struct node *n = next >= 0 ? &f->g->nodes[next] : NULL;
-    if (!n || n->n_out < 1 || n->in[0] != c->out)
+    if (!n || !n->op || n->n_out < 1)
         return;
-    if (is_op(n, "Relu")) {
-        c->activation = "relu";
-    } else if (is_op(n, "Clip") && bound(f->g, n, 1, -INFINITY, &c->min) && bound(f->g, n, 2, INFINITY, &c->max) &&
-               c->min <= c->max) {
-        c->activation = "clip";
-    } else {
-        return;
-    }
-    if (c->last != c->first)
-        c->mid = c->last;
-    c->last = next;
-    c->out = n->out[0];
+    if (f->uses[c->out] == 1 && n->in[0] == c->out && activation_node(f->g, n, &c->act))
+        take(f, c, next);
+    else if (f->uses[c->out] == 2 && is_op(n, "Mul") && (n->in[0] == c->out || n->in[1] == c->out) &&
+             !take_gated(f, c, n))
+        take_gelu(f, c, n);
 }
 
 /* The Add that alone reads the chain's value; *other is what it adds. */
@@ -87,11 +186,10 @@ static void take_residual(const struct fuse *f, struct chain *c)
         !pass_same_shape(&f->probes, c->out, other))
         return;
     int32_t producer = f->g->values[other].producer;
-    if (producer > c->last && is_op(&f->g->nodes[producer], "Conv") && f->uses[other] == 1)
+    if (producer > last_of(c) && is_op(&f->g->nodes[producer], "Conv") && f->uses[other] == 1)
         return;
     c->residual = other;
-    c->last = add;
-    c->out = f->g->nodes[add].out[0];
+    take(f, c, add);
 }
 
 /* MatMul + bias: a constant of one axis as long as the last of the product. */
@@ -104,8 +202,7 @@ static void take_bias(const struct fuse *f, struct chain *c, int64_t columns)
     if (v->dtype != DT_F32 || v->shape.rank != 1 || v->shape.dims[0] != columns)
         return;
     c->bias = other;
-    c->last = add;
-    c->out = f->g->nodes[add].out[0];
+    take(f, c, add);
 }
 
 static yk_err copy_attrs(struct graph *g, struct node *to, const struct node *from)
@@ -124,7 +221,7 @@ static yk_err copy_attrs(struct graph *g, struct node *to, const struct node *fr
 static yk_err build(struct fuse *f, const struct chain *c, const struct op *op)
 {
     struct graph *g = f->g;
-    struct node first = g->nodes[c->first];
+    struct node first = g->nodes[c->nodes[0]];
     int32_t *ids = yk_arena_alloc(g->arena, 5, sizeof *ids);
     if (!ids)
         return YK_NOMEM;
@@ -137,42 +234,35 @@ static yk_err build(struct fuse *f, const struct chain *c, const struct op *op)
     ids[4] = c->out;
     yk_err err = copy_attrs(g, &fused, &first);
     if (!err)
-        err = graph_set_attr_s(g, &fused, "activation", c->activation);
-    if (!err && strcmp(c->activation, "clip") == 0) {
-        err = graph_set_attr_f(g, &fused, "min", c->min);
-        if (!err)
-            err = graph_set_attr_f(g, &fused, "max", c->max);
-    }
+        err = activation_set(g, &fused, &c->act);
     if (err)
         return err;
-    g->nodes[c->first].op = NULL;
-    if (c->mid >= 0)
-        g->nodes[c->mid].op = NULL;
-    g->nodes[c->last] = fused;
-    g->values[c->out].producer = c->last;
-    for (int32_t k = 0; k < fused.n_in; k++) /* their reader is the fused node now */
-        if (ids[k] != YK_ABSENT)
-            f->reader[ids[k]] = c->last;
+    for (int i = 0; i < c->n - 1; i++)
+        g->nodes[c->nodes[i]].op = NULL;
+    g->nodes[last_of(c)] = fused;
+    g->values[c->out].producer = last_of(c);
+    for (int32_t k = 0; k < fused.n_in; k++) /* where their reader was one of these, it is the fused node now */
+        for (int i = 0; ids[k] != YK_ABSENT && i < c->n; i++)
+            if (f->reader[ids[k]] == c->nodes[i])
+                f->reader[ids[k]] = last_of(c);
     return YK_OK;
 }
 
 static yk_err fuse_conv(struct fuse *f, int32_t index)
 {
-    struct chain c = {
-        .first = index, .mid = -1, .last = index, .bias = YK_ABSENT, .residual = YK_ABSENT, .activation = "none"};
+    struct chain c = {.bias = YK_ABSENT, .residual = YK_ABSENT, .nodes = {index}, .n = 1};
     c.out = f->g->nodes[index].out[0];
     if (c.out == YK_ABSENT || c.out >= f->n_probed || f->probes.n == 0 || f->probes.at[0].of[c.out].dtype != DT_F32)
         return YK_OK;
     take_residual(f, &c);
     take_activation(f, &c);
-    return c.last == index ? YK_OK : build(f, &c, op_find("ai.yoke", "FusedConv"));
+    return c.n == 1 ? YK_OK : build(f, &c, op_find("ai.yoke", "FusedConv"));
 }
 
 static yk_err fuse_gemm(struct fuse *f, int32_t index)
 {
     struct node *n = &f->g->nodes[index];
-    struct chain c = {
-        .first = index, .mid = -1, .last = index, .bias = YK_ABSENT, .residual = YK_ABSENT, .activation = "none"};
+    struct chain c = {.bias = YK_ABSENT, .residual = YK_ABSENT, .nodes = {index}, .n = 1};
     c.out = n->out[0];
     if (c.out == YK_ABSENT || c.out >= f->n_probed || f->probes.n == 0 || f->probes.at[0].of[c.out].dtype != DT_F32)
         return YK_OK;
@@ -183,20 +273,19 @@ static yk_err fuse_gemm(struct fuse *f, int32_t index)
         take_bias(f, &c, b->dims[1]);
     }
     take_activation(f, &c);
-    return c.last == index ? YK_OK : build(f, &c, op_find("ai.yoke", "FusedGemm"));
+    return c.n == 1 ? YK_OK : build(f, &c, op_find("ai.yoke", "FusedGemm"));
 }
 
 /* A FusedGemm that another pass made (over several axes) takes its activation too. */
 static yk_err fuse_more(struct fuse *f, int32_t index)
 {
     struct node *n = &f->g->nodes[index];
-    struct chain c = {
-        .first = index, .mid = -1, .last = index, .bias = YK_ABSENT, .residual = YK_ABSENT, .activation = "none"};
+    struct chain c = {.bias = YK_ABSENT, .residual = YK_ABSENT, .nodes = {index}, .n = 1};
     c.out = n->out[0];
     if (c.out == YK_ABSENT || c.out >= f->n_probed || strcmp(node_attr_s(n, "activation", "none"), "none") != 0)
         return YK_OK;
     take_activation(f, &c);
-    return c.last == index ? YK_OK : build(f, &c, n->op);
+    return c.n == 1 ? YK_OK : build(f, &c, n->op);
 }
 
 yk_err passes_fuse(struct graph *g, struct yk_diag *why)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/activation.h"
 #include "common/passes_rewrite.h"
 
 struct preact {
@@ -94,17 +95,6 @@ static yk_err zero_bias(struct graph *g, const struct node *conv, int32_t *bias)
     return *bias == YK_ABSENT ? YK_NOMEM : YK_OK;
 }
 
-static yk_err copy_activation(struct graph *g, struct node *to, const struct node *from)
-{
-    const char *activation = node_attr_s(from, "activation", "none");
-    yk_err err = graph_set_attr_s(g, to, "activation", activation);
-    if (!err && node_attr(from, "min"))
-        err = graph_set_attr_f(g, to, "min", node_attr_f(from, "min", 0));
-    if (!err && node_attr(from, "max"))
-        err = graph_set_attr_f(g, to, "max", node_attr_f(from, "max", 0));
-    return err;
-}
-
 static yk_err fuse(const struct preact *p, int32_t index)
 {
     struct graph *g = p->g;
@@ -134,7 +124,8 @@ static yk_err fuse(const struct preact *p, int32_t index)
     ids[n + 4] = conv->out[0];
     for (int32_t i = 1; i < n; i++)
         ids[4 + i] = x[i];
-    yk_err err = copy_activation(g, &fused, conv);
+    struct activation act = activation_of(conv);
+    yk_err err = activation_set(g, &fused, &act);
     if (err || (err = zero_bias(g, conv, &ids[2])) || (err = add_affine(g, bn, channels, &ids[3], &ids[4])))
         return err;
     relu->op = bn->op = NULL;

@@ -1,8 +1,8 @@
 #include "kernels/conv.h"
 
 #include "kernels/simd.h"
+#include "kernels/simd_fn.h"
 
-#include <math.h>
 #include <string.h>
 
 static void shift(int64_t *v, int by, int64_t fill)
@@ -25,16 +25,7 @@ void conv_right_align(struct conv_dims *d)
 
 void conv_epilogue_of(const struct node *n, struct conv_epilogue *out)
 {
-    const char *kind = node_attr_s(n, "activation", "none");
-    *out = (struct conv_epilogue){.activation = CONV_LINEAR, .lo = -INFINITY, .hi = INFINITY};
-    if (!strcmp(kind, "relu")) {
-        out->activation = CONV_RELU;
-        out->lo = 0;
-    } else if (!strcmp(kind, "clip")) {
-        out->activation = CONV_CLIP;
-        out->lo = node_attr_f(n, "min", -INFINITY);
-        out->hi = node_attr_f(n, "max", INFINITY);
-    }
+    *out = (struct conv_epilogue){.act = activation_of(n)};
 }
 
 yk_err conv_setup(struct host_call *c, struct conv_dims *d, struct conv_epilogue *e)
@@ -49,17 +40,48 @@ yk_err conv_setup(struct host_call *c, struct conv_dims *d, struct conv_epilogue
     return YK_OK;
 }
 
-SIMD_CLONES static void activate(const struct conv_epilogue *e, float *y, int64_t n)
+static inline float clamp(float v, float lo, float hi)
 {
-    float lo = e->lo, hi = e->hi;
-    if (e->activation == CONV_RELU) {
-        for (int64_t i = 0; i < n; i++)
-            y[i] = y[i] < 0 ? 0 : y[i];
-    } else if (e->activation == CONV_CLIP) {
-        for (int64_t i = 0; i < n; i++) {
-            float v = y[i] < lo ? lo : y[i];
-            y[i] = v > hi ? hi : v;
-        }
+    v = v < lo ? lo : v;
+    return v > hi ? hi : v;
+}
+
+static inline float gelu(float v)
+{
+    float s = v * 0.70710678118654752440f, e = simd_erf(s);
+    e = s <= -4.0f ? -1 : e; /* exactly: v may be large */
+    e = s >= 4.0f ? 1 : e;
+    return v * (0.5f * (1 + e));
+}
+
+#define EACH(expr)                    \
+    for (int64_t i = 0; i < n; i++) { \
+        float v = y[i];               \
+        y[i] = expr;                  \
+    }                                 \
+    break
+SIMD_CLONES static void activate(const struct activation *f, float *y, int64_t n)
+{
+    float a = f->a, b = f->b;
+    switch (f->kind) {
+    case ACTIVATION_NONE:
+        break;
+    case ACTIVATION_RELU:
+        EACH(v < 0 ? 0 : v);
+    case ACTIVATION_CLIP:
+        EACH(clamp(v, a, b));
+    case ACTIVATION_LEAKY_RELU:
+        EACH(v < 0 ? a * v : v);
+    case ACTIVATION_HARD_SIGMOID:
+        EACH(clamp(a * v + b, 0, 1));
+    case ACTIVATION_HARD_SWISH:
+        EACH(v * clamp(a * v + b, 0, 1));
+    case ACTIVATION_SIGMOID:
+        EACH(simd_sigmoid(v));
+    case ACTIVATION_SILU:
+        EACH(v / (1.0f + simd_exp(-v)));
+    case ACTIVATION_GELU:
+        EACH(gelu(v));
     }
 }
 
@@ -81,7 +103,7 @@ void conv_epilogue_row(const struct conv_epilogue *e, float *y, int64_t oc, int6
         add_const(y, e->bias[oc], n);
     if (e->residual)
         add_row(y, e->residual + at, n);
-    activate(e, y, n);
+    activate(&e->act, y, n);
 }
 
 void conv_epilogue_bias(const struct conv_epilogue *e, float *y, const float *bias, int64_t step, int64_t n)
@@ -90,5 +112,5 @@ void conv_epilogue_bias(const struct conv_epilogue *e, float *y, const float *bi
         add_row(y, bias, n);
     else if (bias)
         add_const(y, *bias, n);
-    activate(e, y, n);
+    activate(&e->act, y, n);
 }

@@ -2,6 +2,7 @@
 #ifndef YK_CONV_H
 #define YK_CONV_H
 
+#include "common/activation.h"
 #include "kernels/host.h"
 
 /* op_conv_dims puts the first spatial axis first; this moves them to the end, so that index 2 is the width always. */
@@ -11,8 +12,7 @@ void conv_right_align(struct conv_dims *d);
 struct conv_epilogue {
     const float *bias;     /* by output channel, NULL: none */
     const float *residual; /* as the output, NULL: none */
-    enum { CONV_LINEAR, CONV_RELU, CONV_CLIP } activation;
-    float lo, hi;
+    struct activation act;
 };
 void conv_epilogue_of(const struct node *n, struct conv_epilogue *out); /* the activation alone */
 /* n elements of channel oc at y; `at` is the element offset of y in the output. */

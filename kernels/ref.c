@@ -263,17 +263,6 @@ void ref_store_i(void *dst, enum dtype t, int64_t at, int64_t step, const int64_
     }
 }
 
-struct ref_activation ref_activation_of(const struct node *n)
-{
-    const char *kind = node_attr_s(n, "activation", "none");
-    struct ref_activation a = {REF_LINEAR, node_attr_f(n, "min", -INFINITY), node_attr_f(n, "max", INFINITY)};
-    if (!strcmp(kind, "relu"))
-        a.kind = REF_RELU;
-    else if (!strcmp(kind, "clip"))
-        a.kind = REF_CLIP;
-    return a;
-}
-
 static const struct host_rows *const families[] = {&ref_math, &ref_move, &ref_index, &ref_reduce, &ref_norm, &ref_conv,
     &ref_pool, &ref_gemm, &ref_rnn, &ref_resize, &ref_einsum, &ref_signal, &ref_roi, /* */
     &ref_quant, &ref_select, &ref_feature, &ref_loss, &ref_random, &ref_grad_conv, &ref_grad_pool};

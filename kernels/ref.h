@@ -52,24 +52,4 @@ static inline int64_t ref_axis(int64_t axis, int rank)
     return axis < 0 ? axis + rank : axis;
 }
 
-/* The activation of a fused node: "none", "relu" or "clip" with bounds. NaN passes. */
-struct ref_activation {
-    enum { REF_LINEAR, REF_RELU, REF_CLIP } kind;
-    float lo, hi;
-};
-struct ref_activation ref_activation_of(const struct node *n);
-static inline double ref_activate(const struct ref_activation *a, double v)
-{
-    switch (a->kind) {
-    case REF_LINEAR:
-        return v;
-    case REF_RELU:
-        return v < 0 ? 0 : v;
-    case REF_CLIP:
-        v = v < (double)a->lo ? (double)a->lo : v;
-        return v > (double)a->hi ? (double)a->hi : v;
-    }
-    return v;
-}
-
 #endif

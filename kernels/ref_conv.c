@@ -1,10 +1,11 @@
 /* Convolution, 1 to 3 spatial axes, grouped, with the epilogue of FusedConv, PreactConv, and transposed convolution. */
+#include "common/activation.h"
 #include "kernels/ref.h"
 
 struct conv_job {
     struct host_call *c;
     struct conv_dims d;
-    struct ref_activation activation;
+    struct activation activation;
 };
 
 static double conv_sum(const struct conv_job *j, const double *w, int64_t n, int64_t group, const int64_t *at)
@@ -50,7 +51,7 @@ static void conv_piece(void *arg, int64_t begin, int64_t end)
                     double v = conv_sum(j, row, n, oc / (d->oc / d->group), at) + bias;
                     if (ref_has(c, 3))
                         v += ref_d(&c->in[3], i);
-                    v = ref_activate(&j->activation, v);
+                    v = activation_apply(&j->activation, v);
                     ref_store_d(c->out[0].data, c->out[0].shape.dtype, i, 1, &v, 1);
                 }
     }
@@ -64,7 +65,7 @@ static void sizes_conv(const struct op_ctx *c, struct backend_form *f)
 
 static yk_err run_conv(struct host_call *c)
 {
-    struct conv_job j = {.c = c, .activation = ref_activation_of(c->node)};
+    struct conv_job j = {.c = c, .activation = activation_of(c->node)};
     yk_err err = op_conv_dims(c->node, &c->in[0].shape, &c->in[1].shape, &j.d, c->why);
     if (err)
         return err;
@@ -80,7 +81,7 @@ struct preact_job {
     struct host_call *c;
     int64_t n, channels, oc, pixels;
     double *weights, *active;
-    struct ref_activation activation;
+    struct activation activation;
 };
 
 /* One piece is planes (image, channel) of one input: the channels in front of it are counted. */
@@ -116,7 +117,7 @@ static void pointwise_piece(void *arg, int64_t begin, int64_t end)
             double sum = 0;
             for (int64_t ch = 0; ch < j->channels; ch++)
                 sum += w[ch] * x[ch * j->pixels];
-            sum = ref_activate(&j->activation, sum + bias);
+            sum = activation_apply(&j->activation, sum + bias);
             ref_store_d(j->c->out[0].data, j->c->out[0].shape.dtype, p * j->pixels + k, 1, &sum, 1);
         }
     }
@@ -136,7 +137,7 @@ static yk_err run_preact(struct host_call *c)
     struct preact_job j = {.c = c, .n = x->dims[0], .channels = w->dims[1], .oc = w->dims[0], .pixels = 1};
     for (int d = 2; d < x->rank; d++)
         j.pixels *= x->dims[d];
-    j.activation = ref_activation_of(c->node);
+    j.activation = activation_of(c->node);
     j.weights = c->workspace;
     j.active = j.weights + tensor_count(&c->in[1]);
     ref_load_d(j.weights, c->in[1].data, w->dtype, 0, 1, tensor_count(&c->in[1]));

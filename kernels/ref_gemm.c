@@ -1,4 +1,5 @@
 /* Matrix products: Gemm, FusedGemm, MatMul. Floats sum in double along k, integers wrap. */
+#include "common/activation.h"
 #include "kernels/iter.h"
 #include "kernels/ref.h"
 
@@ -8,7 +9,7 @@ struct gemm_job {
     int64_t am, ak, bk, bn; /* element steps of A and B */
     double alpha, beta;
     int64_t bias_m, bias_n; /* steps of the bias; 0 where it repeats */
-    struct ref_activation activation;
+    struct activation activation;
     struct iter batch; /* MatMul: out, a, b over the leading axes */
 };
 
@@ -25,7 +26,7 @@ static void product(const struct gemm_job *j, int64_t a, int64_t b, int64_t row,
         sum *= j->alpha;
         if (ref_has(c, 2))
             sum += j->beta * ref_d(&c->in[2], bias_at);
-        sum = ref_activate(&j->activation, sum);
+        sum = activation_apply(&j->activation, sum);
         ref_store_d(c->out[0].data, t, out, 1, &sum, 1);
         return;
     }
@@ -53,7 +54,7 @@ static void gemm_piece(void *arg, int64_t begin, int64_t end)
 static yk_err run_gemm(struct host_call *c)
 {
     const struct shape *a = &c->in[0].shape, *b = &c->in[1].shape, *y = &c->out[0].shape;
-    struct gemm_job j = {.c = c, .activation = ref_activation_of(c->node)};
+    struct gemm_job j = {.c = c, .activation = activation_of(c->node)};
     bool ta = node_attr_i(c->node, "transA", 0), tb = node_attr_i(c->node, "transB", 0);
     j.alpha = (double)node_attr_f(c->node, "alpha", 1);
     j.beta = (double)node_attr_f(c->node, "beta", 1);

@@ -102,13 +102,10 @@ static yk_err pack_gemm(const struct op_ctx *c, const void *const *in, void *pac
 static yk_err run_gemm(struct host_call *c)
 {
     struct job j = {.c = c, .isa = simd_isa_best()};
-    struct conv_epilogue e;
+    struct activation act = activation_of(c->node);
     const struct shape *a = &c->in[0].shape, *y = &c->out[0].shape;
-    conv_epilogue_of(c->node, &e);
     j.e.bias = c->n_in > 2 ? c->in[2].data : NULL;
-    j.e.act = e.activation == CONV_LINEAR ? SIMD_LINEAR : SIMD_CLAMP;
-    j.e.lo = e.activation == CONV_RELU ? 0 : e.lo;
-    j.e.hi = e.hi;
+    simd_last_act(&j.e, &act);
     int64_t n = y->dims[y->rank - 1], k = a->dims[a->rank - 1];
     make_grid(tensor_count(&c->out[0]) / n, n, k, &j.g);
     pool_run(c->pool, j.g.blocks * j.g.parts, tile, &j);

@@ -14,7 +14,16 @@
 #define SIMD_KC 256
 
 /* y = act(y + bias + add), by element in that order; NaN passes. */
-enum simd_act { SIMD_LINEAR, SIMD_CLAMP };
+enum simd_act {
+    SIMD_LINEAR,
+    SIMD_CLAMP, /* in [lo, hi] */
+    SIMD_LEAKY, /* here and below, lo and hi are a and b of common/activation.h */
+    SIMD_HARD_SIGMOID,
+    SIMD_HARD_SWISH,
+    SIMD_SIGMOID,
+    SIMD_SILU,
+    SIMD_GELU
+};
 struct simd_epilogue {
     const float *bias; /* by column (output channel); NULL: none */
     const float *add;  /* as y, rows ld_add apart; NULL: none */

@@ -43,6 +43,22 @@ void simd_last_give(struct simd_slots *s, int slot)
     atomic_fetch_or_explicit(&s->free, 1u << slot, memory_order_release);
 }
 
+void simd_last_act(struct simd_epilogue *e, const struct activation *f)
+{
+    static const enum simd_act acts[] = {[ACTIVATION_NONE] = SIMD_LINEAR,
+        [ACTIVATION_RELU] = SIMD_CLAMP,
+        [ACTIVATION_CLIP] = SIMD_CLAMP,
+        [ACTIVATION_LEAKY_RELU] = SIMD_LEAKY,
+        [ACTIVATION_HARD_SIGMOID] = SIMD_HARD_SIGMOID,
+        [ACTIVATION_HARD_SWISH] = SIMD_HARD_SWISH,
+        [ACTIVATION_SIGMOID] = SIMD_SIGMOID,
+        [ACTIVATION_SILU] = SIMD_SILU,
+        [ACTIVATION_GELU] = SIMD_GELU};
+    e->act = acts[f->kind];
+    e->lo = f->kind == ACTIVATION_RELU ? 0 : f->a;
+    e->hi = f->kind == ACTIVATION_RELU ? INFINITY : f->b;
+}
+
 static int64_t round64(int64_t bytes)
 {
     return (bytes + 63) / 64 * 64;
@@ -105,12 +121,8 @@ yk_err simd_last_begin(struct host_call *c, struct simd_last *s)
     int64_t in = s->d.in[1] * s->d.in[2], out = s->d.out[1] * s->d.out[2];
     s->x = c->in[0].data;
     s->y = c->out[0].data;
-    s->e = (struct simd_epilogue){.bias = e.bias,
-        .add = e.residual,
-        .ld_add = s->d.oc,
-        .act = e.activation == CONV_LINEAR ? SIMD_LINEAR : SIMD_CLAMP,
-        .lo = e.activation == CONV_RELU ? 0 : e.lo,
-        .hi = e.hi};
+    s->e = (struct simd_epilogue){.bias = e.bias, .add = e.residual, .ld_add = s->d.oc};
+    simd_last_act(&s->e, &e.act);
     /* One channel, or one pixel, is the same either way. */
     bool x_turns = !(c->last_in & 1) && s->d.c > 1 && in > 1, y_same = s->d.oc == 1 || out == 1;
     if (x_turns) {

@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "common/activation.h"
 #include "kernels/conv.h"
 #include "kernels/simd_isa.h"
 
@@ -26,6 +27,8 @@ static inline void *simd_last_slot(const struct simd_slots *s, int slot)
     return s->base + slot * s->bytes;
 }
 
+/* Fills act, lo and hi. */
+void simd_last_act(struct simd_epilogue *e, const struct activation *f);
 /* y = x turned from (N,C,P) to (N,P,C), or back. */
 void simd_last_turn(
     struct pool *pool, int64_t n, float *y, const float *x, int64_t channels, int64_t pixels, bool to_last);

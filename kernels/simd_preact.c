@@ -135,12 +135,11 @@ static void tile(void *arg, int64_t i, int thread)
 static yk_err run(struct host_call *c)
 {
     struct job j = {.c = c, .isa = simd_isa_best()};
-    struct conv_epilogue e;
+    struct activation act = activation_of(c->node);
     char *rest = c->workspace;
     make_plan(&c->in[0].shape, &c->in[1].shape, &j.p);
-    conv_epilogue_of(c->node, &e);
-    j.e = (struct simd_epilogue){
-        .bias = c->in[2].data, .act = e.activation == CONV_LINEAR ? SIMD_LINEAR : SIMD_CLAMP, .lo = e.lo, .hi = e.hi};
+    j.e = (struct simd_epilogue){.bias = c->in[2].data};
+    simd_last_act(&j.e, &act);
     for (int i = 0; i < c->n_in; i = i == 0 ? 5 : i + 1) {
         int64_t channels = c->in[i].shape.dims[1];
         j.x[i] = c->in[i].data;

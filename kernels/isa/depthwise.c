@@ -1,6 +1,6 @@
 /* Depthwise convolution of one row of output: channels are the lanes, taps are added in the order of the kernel, taps
  * in the padding are left out. */
-#include "kernels/isa/vec.h"
+#include "kernels/isa/act.h"
 
 #define AT_ONCE 4 /* pixels */
 
@@ -20,7 +20,7 @@ INLINE void finish(const struct row *r, int64_t ox, vf s)
         s += r->bias;
     if (d->e.add)
         s += vf_load_n(d->e.add + ox * d->e.ld_add + r->c, r->n);
-    vf_store_n(d->y + ox * d->c + r->c, act_apply(&r->act, s), r->n);
+    vf_store_n(d->y + ox * d->c + r->c, act_clamp(&r->act, s), r->n);
 }
 
 INLINE void edge(const struct row *r, int64_t ox)
@@ -93,4 +93,6 @@ void vec_fn(depthwise)(const struct simd_depthwise *d)
             ox += AT_ONCE;
         }
     }
+    if (!act_is_clamp(&r.act))
+        vec_fn(activate)(d->y, d->c, d->ow, d->c, &d->e);
 }

@@ -1,6 +1,6 @@
 /* The matrix product: a register tile of MR rows and NV vectors of columns, all of k before the next tile. A panel of b
  * is read once from far away and then stays in the near caches for all rows. */
-#include "kernels/isa/vec.h"
+#include "kernels/isa/act.h"
 
 struct tile {
     const float *a, *b;
@@ -78,14 +78,14 @@ INLINE void run_tile(const struct tile *t, const struct act *act, int mr, int nv
                     s += vf_load_n(t->bias + v * VL, n);
                 if (t->add)
                     s += vf_load_n(t->add + i * t->ld_add + v * VL, n);
-                vf_store_n(t->y + i * t->ldy + v * VL, act_apply(act, s), n);
+                vf_store_n(t->y + i * t->ldy + v * VL, act_clamp(act, s), n);
                 continue;
             }
             if (t->bias)
                 s += vf_load(t->bias + v * VL);
             if (t->add)
                 s += vf_load(t->add + i * t->ld_add + v * VL);
-            vf_store(t->y + i * t->ldy + v * VL, act_apply(act, s));
+            vf_store(t->y + i * t->ldy + v * VL, act_clamp(act, s));
         }
 }
 
@@ -167,6 +167,8 @@ void vec_fn(gemm)(const struct simd_gemm *g)
                 .add = g->e.add ? g->e.add + i * g->e.ld_add + j : NULL,
                 .ld_add = g->e.ld_add};
             tiles[mr - 1][nv - 1](&t, &act);
+            if (!act_is_clamp(&act))
+                vec_fn(activate)(t.y, t.ldy, mr, n, &g->e);
             i += mr;
         }
         b += g->k * nv * VL;

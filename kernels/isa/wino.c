@@ -1,6 +1,6 @@
 /* Winograd transforms, a vector of channels at a time. Points 0, 1, -1, (2, -2,) infinity. The sources of the matrices:
  * Lavin & Gray, "Fast Algorithms for Convolutional Neural Networks". */
-#include "kernels/isa/vec.h"
+#include "kernels/isa/act.h"
 
 INLINE void in4(vf t[6], const vf d[6])
 {

@@ -18,7 +18,9 @@ struct op_template {
 
 #define TRAINING "ai.onnx.preview.training."
 #define CONV "pads=ints:0,0,0,0/1,0,1,1 strides=ints:1,1/2,1 dilations=ints:1,1/1,2"
-#define ACTIVATION " activation=s:none/relu/clip min=f:-0.5 max=f:0.75"
+#define ACTIVATION                                                                                             \
+    " activation=s:none/relu/clip/leaky_relu/hard_sigmoid/hard_swish/sigmoid/silu/gelu min=f:-0.5 max=f:0.75 " \
+    "act_alpha=f:0.1/0.3 act_beta=f:0.5"
 #define POOL "kernel_shape=ints:2,3 strides=ints:1,1/2,1/3,2 pads=ints:0,0,0,0/1,0,0,2 ceil_mode=i:0/1"
 #define GRAMS                                                                                                 \
     "mode=s:TF/IDF/TFIDF min_gram_length=i:1 max_gram_length=i:2 max_skip_count=i:0/3 ngram_counts=ints:0,2 " \

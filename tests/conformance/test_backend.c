@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "common/activation.h"
 #include "kernels/host.h"
 #include "tests/graphs.h"
 
@@ -43,13 +44,11 @@ static void finish(struct gen *c, const char *domain, const char *op, const int3
 
 static void activation(struct gen *c)
 {
-    static const char *const kinds[] = {"none", "relu", "clip"};
-    const char *kind = kinds[pick(c, 0, 2)];
-    graph_set_attr_s(c->g, c->node, "activation", kind);
-    if (!strcmp(kind, "clip")) {
-        graph_set_attr_f(c->g, c->node, "min", -0.5f);
-        graph_set_attr_f(c->g, c->node, "max", 0.75f);
-    }
+    static const struct activation kinds[] = {{.kind = ACTIVATION_NONE}, {.kind = ACTIVATION_RELU},
+        {ACTIVATION_CLIP, -0.5f, 0.75f}, {ACTIVATION_LEAKY_RELU, 0.1f, 0}, {ACTIVATION_HARD_SIGMOID, 0.2f, 0.5f},
+        {ACTIVATION_HARD_SWISH, 1.0f / 6, 0.5f}, {.kind = ACTIVATION_SIGMOID}, {.kind = ACTIVATION_SILU},
+        {.kind = ACTIVATION_GELU}};
+    activation_set(c->g, c->node, &kinds[yk_rng_below(&c->r, YK_COUNT(kinds))]);
 }
 
 static void conv_attrs(struct gen *c, int spatial, const int64_t *k, bool dilate, int64_t pad_most)

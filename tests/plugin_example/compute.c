@@ -95,8 +95,11 @@ void compute_compile(const struct yoke_segment *s, int node, struct compute *c)
     c->alpha = attr_f(n, "alpha", 1);
     c->beta = attr_f(n, "beta", 1);
     const struct yoke_attr *activation = find(n, "activation", YOKE_ATTR_STRING);
-    if (activation)
+    if (activation) {
         c->activation = !strcmp(activation->s, "relu") ? 1 : !strcmp(activation->s, "clip") ? 2 : 0;
+        if (!c->activation && strcmp(activation->s, "none") != 0)
+            c->kind = COMPUTE_NONE;
+    }
     c->lo = attr_f(n, "min", 0);
     c->hi = attr_f(n, "max", 0);
 }

@@ -257,7 +257,7 @@ static void test_conv_bad(void **state)
 static void test_fused_conv(void **state)
 {
     (void)state;
-    for (int kind = 0; kind < 5; kind++) {
+    for (int kind = 0; kind < 7; kind++) {
         struct one o = one_open();
         add_in(&o, DT_F32, INTS(2, 3, 8, 8));
         add_in(&o, DT_F32, INTS(5, 3, 1, 1));
@@ -265,14 +265,20 @@ static void test_fused_conv(void **state)
         add_in(&o, DT_F32, (const int64_t[]){kind == 1 ? 1 : 2, 5, 8, 8}, 4); /* a residual does not broadcast */
         struct node *n = one_node(&o, "ai.yoke.FusedConv");
         if (kind == 2)
-            graph_set_attr_s(o.g, n, "activation", "gelu");
-        if (kind >= 3)
+            graph_set_attr_s(o.g, n, "activation", "swish");
+        if (kind == 3 || kind == 4)
             graph_set_attr_s(o.g, n, "activation", "clip");
+        if (kind >= 5)
+            graph_set_attr_s(o.g, n, "activation", "hard_swish");
+        if (kind >= 5)
+            graph_set_attr_f(o.g, n, "act_alpha", 0.25f);
+        if (kind == 6)
+            graph_set_attr_f(o.g, n, "act_beta", 0.5f);
         if (kind == 4) {
             graph_set_attr_f(o.g, n, "min", 0);
             graph_set_attr_f(o.g, n, "max", 6);
         }
-        assert_int_equal(one_infer(&o), kind == 0 || kind == 4 ? YK_OK : YK_INVAL);
+        assert_int_equal(one_infer(&o), kind == 0 || kind == 4 || kind == 6 ? YK_OK : YK_INVAL);
     }
 }
 

@@ -388,6 +388,89 @@ static void test_fuse_conv(void **state)
     graph_close(g);
 }
 
+/* A convolution and what follows it; `name` is the node's last output. */
+static const struct node *fused_act(struct graph *g, const char *name, const char *activation)
+{
+    const struct node *n = node_of(g, name);
+    assert_string_equal(n->op->name, "FusedConv");
+    assert_string_equal(node_attr_s(n, "activation", ""), activation);
+    return n;
+}
+
+static void test_fuse_activations(void **state)
+{
+    (void)state;
+    struct graph *g = fx_open();
+    graph_sym(g, "N");
+    int32_t x = fx_input(g, "x", DT_F32, INTS(-1, 3, 8, 8)), w = fx_weight(g, "w", INTS(3, 3, 1, 1));
+    float numbers[] = {1.41421356f, 1, 0.5f, 0.70710678f};
+    int32_t root = fx_floats(g, "root", numbers, 1), one = fx_floats(g, "one", numbers + 1, 1);
+    int32_t half = fx_floats(g, "half", numbers + 2, 1), inverse = fx_floats(g, "inverse", numbers + 3, 1);
+    int32_t big = fx_floats(g, "big", numbers + 2, 1);
+    for (int32_t *v = (int32_t[]){root, one, half, inverse, -1}; *v >= 0; v++)
+        g->values[*v].shape.rank = 0;
+    g->values[big].shape = (struct shape){.dtype = DT_F32, .rank = 5, .dims = {1, 1, 1, 1, 1}};
+    /* silu, both orders of the product */
+    int32_t c = fx_node(g, "Conv", "c1", IDS(x, w)), s = fx_node(g, "Sigmoid", "s1", IDS(c));
+    int32_t silu = fx_node(g, "Mul", "silu", IDS(c, s));
+    c = fx_node(g, "Conv", "c2", IDS(silu, w));
+    s = fx_node(g, "Sigmoid", "s2", IDS(c));
+    silu = fx_node(g, "Mul", "silu2", IDS(s, c));
+    /* sigmoid, and a product of something else */
+    s = fx_node(g, "Sigmoid", "s3", IDS(fx_node(g, "Conv", "c3", IDS(silu, w))));
+    int32_t v = fx_node(g, "Mul", "gated", IDS(silu, s));
+    /* hard swish in one piece and in two; leaky; hard sigmoid */
+    v = fx_node(g, "HardSwish", "h1", IDS(fx_node(g, "Conv", "c4", IDS(v, w))));
+    c = fx_node(g, "Conv", "c5", IDS(v, w));
+    s = fx_node(g, "HardSigmoid", "hs", IDS(c));
+    graph_set_attr_f(g, fx_last(g), "alpha", 0.25f);
+    v = fx_node(g, "Mul", "h2", IDS(c, s));
+    v = fx_node(g, "LeakyRelu", "leaky", IDS(fx_node(g, "Conv", "c6", IDS(v, w))));
+    v = fx_node(g, "HardSigmoid", "h3", IDS(fx_node(g, "Conv", "c7", IDS(v, w))));
+    /* gelu, behind a residual too */
+    c = fx_node(g, "Add", "sum", IDS(fx_node(g, "Conv", "c8", IDS(v, w)), v));
+    s = fx_node(g, "Add", "a1", IDS(fx_node(g, "Erf", "e1", IDS(fx_node(g, "Div", "d1", IDS(c, root)))), one));
+    v = fx_node(g, "Mul", "g1", IDS(fx_node(g, "Mul", "m1", IDS(c, s)), half));
+    c = fx_node(g, "Conv", "c9", IDS(v, w));
+    s = fx_node(g, "Add", "a2", IDS(one, fx_node(g, "Erf", "e2", IDS(fx_node(g, "Mul", "d2", IDS(inverse, c))))));
+    v = fx_node(g, "Mul", "g2", IDS(half, fx_node(g, "Mul", "m2", IDS(s, c))));
+    /* not these: another number; one more rank; the gate is an output; the gate is of another value */
+    c = fx_node(g, "Conv", "n1", IDS(v, w));
+    s = fx_node(g, "Add", "a3", IDS(fx_node(g, "Erf", "e3", IDS(fx_node(g, "Div", "d3", IDS(c, one)))), one));
+    fx_output(g, fx_node(g, "Mul", "g3", IDS(fx_node(g, "Mul", "m3", IDS(c, s)), half)));
+    c = fx_node(g, "Conv", "n2", IDS(v, w));
+    s = fx_node(g, "Add", "a4", IDS(fx_node(g, "Erf", "e4", IDS(fx_node(g, "Div", "d4", IDS(c, root)))), one));
+    fx_output(g, fx_node(g, "Mul", "g4", IDS(fx_node(g, "Mul", "m4", IDS(c, s)), big)));
+    c = fx_node(g, "Conv", "n3", IDS(v, w));
+    s = fx_node(g, "Sigmoid", "s5", IDS(c));
+    fx_output(g, s);
+    fx_output(g, fx_node(g, "Mul", "m5", IDS(c, s)));
+    c = fx_node(g, "Conv", "n4", IDS(v, w));
+    s = fx_node(g, "Sigmoid", "s6", IDS(v));
+    fx_output(g, fx_node(g, "Mul", "m6", IDS(c, s)));
+    fx_output(g, c);
+    assert_int_equal(passes_fuse(g, NULL), YK_OK);
+    fused_act(g, "silu", "silu");
+    fused_act(g, "silu2", "silu");
+    fused_act(g, "s3", "sigmoid");
+    assert_string_equal(node_of(g, "gated")->op->name, "Mul");
+    const struct node *n = fused_act(g, "h1", "hard_swish");
+    assert_true(node_attr_f(n, "act_alpha", 0) == 1.0f / 6 && node_attr_f(n, "act_beta", 0) == 0.5f);
+    n = fused_act(g, "h2", "hard_swish");
+    assert_true(node_attr_f(n, "act_alpha", 0) == 0.25f && node_attr_f(n, "act_beta", 0) == 0.5f);
+    assert_true(node_attr_f(fused_act(g, "leaky", "leaky_relu"), "act_alpha", 0) == 0.01f);
+    assert_true(node_attr_f(fused_act(g, "h3", "hard_sigmoid"), "act_alpha", 0) == 0.2f);
+    n = fused_act(g, "g1", "gelu");
+    assert_int_equal(n->n_in, 4);
+    assert_string_equal(in_of(g, n, 3)->name, "h3");
+    fused_act(g, "g2", "gelu");
+    assert_int_equal(fx_count(g, "Conv"), 4);
+    assert_int_equal(fx_count(g, "FusedConv"), 9);
+    assert_int_equal(fx_count(g, "Erf"), 2);
+    check(g);
+    graph_close(g);
+}
+
 /* Normalised channels of values[0..n) through a relu. */
 static int32_t preact(struct graph *g, const char *name, int32_t x, int64_t channels)
 {
@@ -550,7 +633,7 @@ int main(void)
         cmocka_unit_test(test_fold_bounded), cmocka_unit_test(test_fold_work_bounded),
         cmocka_unit_test(test_reshape_chains), cmocka_unit_test(test_varying_stays),
         cmocka_unit_test(test_gemm_over_axes), cmocka_unit_test(test_batchnorm), cmocka_unit_test(test_batchnorm_gemm),
-        cmocka_unit_test(test_fuse_conv), cmocka_unit_test(test_fuse_preact), cmocka_unit_test(test_fuse_gemm),
-        cmocka_unit_test(test_layernorm), cmocka_unit_test(test_same_again)};
+        cmocka_unit_test(test_fuse_conv), cmocka_unit_test(test_fuse_activations), cmocka_unit_test(test_fuse_preact),
+        cmocka_unit_test(test_fuse_gemm), cmocka_unit_test(test_layernorm), cmocka_unit_test(test_same_again)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -131,6 +131,51 @@ static void products_agree(void **state)
     }
 }
 
+/* The activations behind a product, against double and bit for bit among sets that promise it. */
+static void activations_agree(void **state)
+{
+    (void)state;
+    static const struct activation acts[] = {{ACTIVATION_LEAKY_RELU, 0.1f, 0}, {ACTIVATION_HARD_SIGMOID, 0.2f, 0.5f},
+        {ACTIVATION_HARD_SWISH, 1.0f / 6, 0.5f}, {ACTIVATION_SIGMOID, 0, 0}, {ACTIVATION_SILU, 0, 0},
+        {ACTIVATION_GELU, 0, 0}, {ACTIVATION_CLIP, -1, 2}, {ACTIVATION_RELU, 0, 0}};
+    enum { ROWS = 500, COLS = 77 }; /* the last vector is not whole */
+    const struct simd_isa *isas[SIMD_ISAS_MAX];
+    int n_isas = simd_isas(isas);
+    float one = 1, *x = yk_xalloc(ROWS * COLS * 4), *row = yk_xalloc(COLS * 4), *first = yk_xalloc(ROWS * COLS * 4);
+    float *y = yk_xalloc(ROWS * COLS * 4);
+    static const float ends[] = {0, -0.0f, NAN, INFINITY, -INFINITY, 1e30f, -1e30f, 100, -100, 88.9f, -88.9f};
+    for (int i = 0; i < ROWS * COLS; i++)
+        x[i] = i < (int)YK_COUNT(ends) ? ends[i] : ((float)i / (ROWS * COLS) - 0.5f) * (i % 2 ? 160 : 12);
+    for (size_t q = 0; q < YK_COUNT(acts); q++)
+        for (int s = 0; s < n_isas; s++) {
+            float *packed = yk_xalloc((size_t)simd_packed(isas[s], 1, COLS) * 4);
+            memset(row, 0, COLS * 4);
+            isas[s]->pack(packed, row, 1, COLS, COLS, false);
+            struct simd_gemm g = {.m = ROWS, .n = COLS, .k = 1, .a = &one, .b = packed, .y = y, .ldy = COLS};
+            g.e = (struct simd_epilogue){.add = x, .ld_add = COLS};
+            simd_last_act(&g.e, &acts[q]);
+            isas[s]->gemm(&g);
+            for (int i = 0; i < ROWS * COLS; i++) {
+                double want = activation_apply(&acts[q], (double)x[i]);
+                double small = 2.5e-7 * fmax(2, fabs(fmin((double)x[i], 6))); /* erf is good to a few ulp of 1 */
+                bool same = isfinite(want) ? fabs((double)y[i] - want) <= 4e-7 * fabs(want) + small
+                                           : (isnan(want) ? isnan(y[i]) : (double)y[i] == want);
+                if (!same)
+                    fail_msg("activation %d of %s at %g: %g, not %g", (int)acts[q].kind, isas[s]->name, (double)x[i],
+                        (double)y[i], want);
+            }
+            if (s == 0)
+                memcpy(first, y, ROWS * COLS * 4);
+            else if (!strcmp(isas[s]->bits, isas[0]->bits))
+                assert_memory_equal(first, y, ROWS * COLS * 4);
+            free(packed);
+        }
+    free(x);
+    free(row);
+    free(first);
+    free(y);
+}
+
 /* A graph of one node in the form `kind` of an instruction set, closed; the output is the caller's. */
 static float *run_graph(struct graph *g, const struct simd_isa *isa, const char *kind, int64_t *count)
 {
@@ -257,7 +302,7 @@ static void slots_are_lent(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(close_to_libm), cmocka_unit_test(at_the_ends),
-        cmocka_unit_test(folds_in_a_fixed_tree), cmocka_unit_test(products_agree),
+        cmocka_unit_test(folds_in_a_fixed_tree), cmocka_unit_test(products_agree), cmocka_unit_test(activations_agree),
         cmocka_unit_test(forms_of_one_class_have_equal_bits), cmocka_unit_test(slots_are_lent)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
