@@ -153,7 +153,7 @@ yk_err onnx_import_const(struct onnx_import *im, struct onnx_scope *scope, const
     v->shape = *shape;
     v->data = copy;
     v->bytes = (int64_t)bytes;
-    v->aligned = true;
+    v->aligned = v->constant = true;
     return YK_OK;
 }
 

@@ -13,7 +13,16 @@
  *   MaxPoolGrad dY X: with those of MaxPool; the first maximum of a window takes it. AveragePoolGrad dY shape.
  *   BatchNormTrain X scale B mean var -> Y, new mean and var (unbiased; old * momentum + batch * (1 - momentum)), batch
  *     mean, 1 / sqrt(batch variance + epsilon). BatchNormGrad dY X scale, the last two -> dX dscale dB.
- *   ReluGrad dY Y: dY where Y is not <= 0. */
+ *   ReluGrad dY Y: dY where Y is not <= 0.
+ *   SumTo dY shape: the sum over what broadcasting repeated. ReduceGrad dY shape (axes, keepdims, mean): dY repeated.
+ *   UnaryGrad dY V (of: the op, with its attributes): dY times the derivative; V is Y of Sigmoid, HardSigmoid, Tanh,
+ *     Elu, Celu, Selu, Softplus, Softsign, Exp, Sqrt, Reciprocal, Tan, X of the others (LeakyRelu: X or Y).
+ *   ClipGrad dY Y [min] [max]: dY where Y is inside. DropoutGrad dY mask [ratio] [training].
+ *   SoftmaxGrad, LogSoftmaxGrad dY Y. ReduceProdGrad, LRNGrad dY X.
+ *   LayerNormGrad, InstanceNormGrad dY X scale -> dX dscale dB.
+ *   GatherGrad, SliceGrad, TileGrad, PadGrad, ResizeGrad dY shape, then the op's inputs from the second on.
+ *   Loss scores target divisor (kind: cross-entropy, nll, mse, l1, bce; label_smoothing, ignore_index): the sum over
+ *     class ids or the samples' means, divided. LossGrad, of the same inputs: its gradient. */
 #include <string.h>
 
 #include "common/op_rules.h"
@@ -225,6 +234,24 @@ static const struct op ops[] = {
     {"BatchNormTrain", "ai.yoke", 5, 5, 1, 5, 1, 0, op_rule_batchnorm_train, op_flops_batchnorm},
     {"BatchNormGrad", "ai.yoke", 5, 5, 1, 3, 1, 0, op_rule_batchnorm_grad, op_flops_batchnorm},
     {"ReluGrad", "ai.yoke", 2, 2, 1, 1, 1, EW, op_rule_relu_grad, NULL},
+    {"SumTo", "ai.yoke", 2, 2, 1, 1, 1, 0, op_rule_sum_to, op_flops_input},
+    {"UnaryGrad", "ai.yoke", 2, 2, 1, 1, 1, EW, op_rule_unary_grad, NULL},
+    {"ClipGrad", "ai.yoke", 2, 4, 1, 1, 1, EW, op_rule_clip_grad, NULL},
+    {"DropoutGrad", "ai.yoke", 2, 4, 1, 1, 1, EW, op_rule_dropout_grad, NULL},
+    {"SoftmaxGrad", "ai.yoke", 2, 2, 1, 1, 1, 0, op_rule_softmax_grad, op_flops_softmax},
+    {"LogSoftmaxGrad", "ai.yoke", 2, 2, 1, 1, 1, 0, op_rule_softmax_grad, op_flops_softmax},
+    {"ReduceGrad", "ai.yoke", 2, 2, 1, 1, 1, 0, op_rule_reduce_grad, NULL},
+    {"ReduceProdGrad", "ai.yoke", 2, 2, 1, 1, 1, 0, op_rule_reduce_prod_grad, NULL},
+    {"LayerNormGrad", "ai.yoke", 3, 3, 1, 3, 1, 0, op_rule_layernorm_grad, op_flops_norm_grad},
+    {"InstanceNormGrad", "ai.yoke", 3, 3, 1, 3, 1, 0, op_rule_instancenorm_grad, op_flops_norm_grad},
+    {"LRNGrad", "ai.yoke", 2, 2, 1, 1, 1, 0, op_rule_lrn_grad, op_flops_lrn},
+    {"GatherGrad", "ai.yoke", 3, 3, 1, 1, 1, 0, op_rule_move_grad, op_flops_input},
+    {"SliceGrad", "ai.yoke", 4, 6, 1, 1, 1, MOVE, op_rule_move_grad, op_flops_zero},
+    {"TileGrad", "ai.yoke", 3, 3, 1, 1, 1, 0, op_rule_move_grad, op_flops_input},
+    {"PadGrad", "ai.yoke", 3, 3, 1, 1, 1, 0, op_rule_move_grad, op_flops_input},
+    {"ResizeGrad", "ai.yoke", 2, 5, 1, 1, 1, 0, op_rule_move_grad, op_flops_input},
+    {"Loss", "ai.yoke", 3, 3, 1, 1, 1, 0, op_rule_loss, op_flops_softmax},
+    {"LossGrad", "ai.yoke", 3, 3, 1, 1, 1, 0, op_rule_loss_grad, op_flops_softmax},
     /* random numbers */
     {"RandomUniform", "", 0, 0, 1, 1, 1, OP_RANDOM, op_rule_random, NULL},
     {"RandomNormal", "", 0, 0, 1, 1, 1, OP_RANDOM, op_rule_random, NULL},

@@ -10,25 +10,6 @@ static yk_err want_floats(const struct op_ctx *c, int n)
     return err;
 }
 
-/* The shape that input i lists, of the type of input 0. */
-static yk_err listed_shape(const struct op_ctx *c, int i, struct shape *out)
-{
-    const int64_t *v = NULL;
-    int n = 0;
-    yk_err err = op_ints(c, i, "the shape", &v, &n);
-    if (err)
-        return err;
-    if (n > YK_MAX_RANK)
-        return yk_fail(c->why, YK_LIMIT, "the shape (input %d) has %d axes, the limit is %d", i, n, YK_MAX_RANK);
-    *out = (struct shape){.dtype = c->in[0]->dtype, .rank = n};
-    for (int k = 0; k < n; k++) {
-        if (v[k] < 0)
-            return yk_fail(c->why, YK_INVAL, "size %d of the shape (input %d) is %lld", k, i, (long long)v[k]);
-        out->dims[k] = v[k];
-    }
-    return shape_bytes(out) < 0 ? yk_fail(c->why, YK_LIMIT, "the shape (input %d) is too large", i) : YK_OK;
-}
-
 /* Whether input i is a gradient of the outputs that d says. */
 static yk_err want_output(const struct op_ctx *c, int i, const struct conv_dims *d)
 {
@@ -50,7 +31,7 @@ yk_err op_rule_conv_grad_input(struct op_ctx *c)
     struct conv_dims d;
     struct shape x;
     yk_err err;
-    if ((err = want_floats(c, 2)) != YK_OK || (err = listed_shape(c, 2, &x)) != YK_OK ||
+    if ((err = want_floats(c, 2)) != YK_OK || (err = op_listed_shape(c, 2, &x)) != YK_OK ||
         (err = op_conv_dims(c->node, &x, c->in[1], &d, c->why)) != YK_OK || (err = want_output(c, 0, &d)) != YK_OK)
         return err;
     op_out_like(c, 0, &x, x.dtype);
@@ -121,7 +102,7 @@ yk_err op_rule_average_pool_grad(struct op_ctx *c)
     int64_t include;
     yk_err err;
     if ((err = op_attr_i(c, "count_include_pad", 0, &include)) != YK_OK || (err = want_floats(c, 1)) != YK_OK ||
-        (err = listed_shape(c, 1, &x)) != YK_OK || (err = op_conv_dims(c->node, &x, NULL, &d, c->why)) != YK_OK ||
+        (err = op_listed_shape(c, 1, &x)) != YK_OK || (err = op_conv_dims(c->node, &x, NULL, &d, c->why)) != YK_OK ||
         (err = want_output(c, 0, &d)) != YK_OK)
         return err;
     op_out_like(c, 0, &x, x.dtype);

@@ -35,6 +35,9 @@ bool op_broadcasts_to(const struct shape *s, const struct shape *target); /* uni
 void op_out(struct op_ctx *c, int i, enum dtype dtype, int rank, const int64_t *dims);
 void op_out_like(struct op_ctx *c, int i, const struct shape *s, enum dtype dtype);
 
+/* The shape that input i lists, of the type of input 0 (op_grad.c). */
+yk_err op_listed_shape(const struct op_ctx *c, int i, struct shape *out);
+
 /* ---- op_content.c: integers that shape arithmetic follows ---- */
 void op_content_copy(struct op_ctx *c, int from, int out); /* same elements, other shape */
 void op_content_elementwise(struct op_ctx *c);             /* by the op's name; leaves it unknown if it cannot */
@@ -61,7 +64,9 @@ bool op_fits(enum dtype t, int64_t v);
     X(det) X(tfidf) X(nll_loss) X(sce_loss) X(adagrad) X(adam) X(momentum) \
     X(random) X(random_like) X(bernoulli) X(multinomial) \
     X(conv_grad_input) X(conv_grad_weight) X(max_pool_grad) X(average_pool_grad) X(batchnorm_train) \
-    X(batchnorm_grad) X(relu_grad)
+    X(batchnorm_grad) X(relu_grad) X(sum_to) X(unary_grad) X(clip_grad) X(dropout_grad) X(softmax_grad) \
+    X(reduce_grad) X(reduce_prod_grad) X(layernorm_grad) X(instancenorm_grad) X(lrn_grad) X(move_grad) \
+    X(loss) X(loss_grad)
 /* clang-format on */
 yk_err op_rule_values(struct op_ctx *c); /* op_control.c: runs by its actual inputs */
 #define X(rule) yk_err op_rule_##rule(struct op_ctx *c);
@@ -92,6 +97,7 @@ double op_flops_sort(const struct op_ctx *c);
 double op_flops_nms(const struct op_ctx *c);
 double op_flops_lrn(const struct op_ctx *c);
 double op_flops_det(const struct op_ctx *c);
+double op_flops_norm_grad(const struct op_ctx *c);
 double op_flops_optimiser(const struct op_ctx *c);
 double op_flops_conv_grad(const struct op_ctx *c);
 double op_flops_pool_grad(const struct op_ctx *c);

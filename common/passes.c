@@ -9,18 +9,24 @@
 
 #define INLINE_ROUNDS 20
 
-yk_err passes_infer(struct graph *g, passes_eval eval, void *arg, struct yk_diag *why)
+yk_err pass_fold_and_inline(struct graph *g, bool train, passes_eval eval, void *arg, struct yk_diag *why)
 {
-    yk_err err = passes_fold_constants(g, eval, arg, why);
+    yk_err err = pass_fold_constants(g, train, eval, arg, why);
     for (int round = 0; round < INLINE_ROUNDS && !err; round++) { /* a branch may hold another If */
         bool changed = false;
         err = pass_inline_ifs(g, &changed, why);
         if (err || !changed)
             break;
-        err = passes_fold_constants(g, eval, arg, why);
+        err = pass_fold_constants(g, train, eval, arg, why);
     }
     if (!err && pass_hoist_weights(g))
         err = yk_fail(why, YK_NOMEM, "no memory for the weights of subgraphs");
+    return err;
+}
+
+yk_err passes_infer(struct graph *g, passes_eval eval, void *arg, struct yk_diag *why)
+{
+    yk_err err = pass_fold_and_inline(g, false, eval, arg, why);
     if (!err)
         err = passes_fold_batchnorm(g, why);
     if (!err)
@@ -123,6 +129,7 @@ void pass_make_const(struct graph *g, int32_t value, const struct shape *shape, 
     v->bytes = shape_bytes(shape);
     v->aligned = (uintptr_t)data % align == 0;
     v->has_hash = false;
+    v->constant = true;
     v->producer = -1;
     bool used = false;
     for (int32_t k = 0; n && k < n->n_out; k++)
@@ -138,7 +145,10 @@ int32_t pass_new_weight(struct graph *g, const char *stem, const struct shape *s
     for (int i = 2; graph_find_value(g, name) != YK_ABSENT; i++)
         snprintf(name, sizeof name, "%.200s.%d", stem, i);
     *data = graph_alloc_data(g, shape_bytes(shape));
-    return *data ? graph_add_weight(g, name, shape, *data) : YK_ABSENT;
+    int32_t id = *data ? graph_add_weight(g, name, shape, *data) : YK_ABSENT;
+    if (id != YK_ABSENT)
+        g->values[id].constant = true;
+    return id;
 }
 
 int32_t pass_new_ints(struct graph *g, const char *stem, const int64_t *v, int n)

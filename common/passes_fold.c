@@ -22,7 +22,7 @@ static bool all_equal_to(const int64_t *v, int64_t n, int64_t x)
 }
 
 /* Whether out[0] always equals in[0]. */
-static bool is_noop(const struct graph *g, const struct pass_probes *p, const struct node *n)
+static bool is_noop(const struct graph *g, const struct pass_probes *p, const struct node *n, bool train)
 {
     const char *op = n->op->name;
     if (n->op->domain[0] || n->n_in < 1 || n->in[0] == YK_ABSENT || n->n_out < 1 || n->out[0] == YK_ABSENT)
@@ -34,8 +34,9 @@ static bool is_noop(const struct graph *g, const struct pass_probes *p, const st
         return true;
     if (strcmp(op, "Dropout") == 0) {
         int32_t training = n->n_in > 2 ? n->in[2] : YK_ABSENT;
-        return training == YK_ABSENT || (pass_is_const(g, training) && shape_count(&g->values[training].shape) == 1 &&
-                                            dtype_read_int(DT_BOOL, g->values[training].data, 0) == 0);
+        return training == YK_ABSENT ? !train
+                                     : (pass_is_const(g, training) && shape_count(&g->values[training].shape) == 1 &&
+                                           dtype_read_int(DT_BOOL, g->values[training].data, 0) == 0);
     }
     if (!pass_same_shape(p, n->in[0], n->out[0]))
         return false;
@@ -68,7 +69,7 @@ static bool take_over_output(struct graph *g, const uint8_t *outputs, int32_t *t
     return true;
 }
 
-yk_err pass_drop_noops(struct graph *g, bool *changed, struct yk_diag *why)
+yk_err pass_drop_noops(struct graph *g, bool train, bool *changed, struct yk_diag *why)
 {
     struct pass_probes p;
     yk_err err = graph_sort(g, why);
@@ -85,7 +86,7 @@ yk_err pass_drop_noops(struct graph *g, bool *changed, struct yk_diag *why)
     /* The nodes keep their inputs until the end, so that is_noop asks for shapes by the ids of before. */
     for (int32_t i = 0; i < g->n_nodes; i++) {
         struct node *n = &g->nodes[i];
-        if (!is_noop(g, &p, n))
+        if (!is_noop(g, &p, n, train))
             continue;
         int32_t in = pass_resolve(to, n->in[0]), out = n->out[0];
         if (outputs[out] && !take_over_output(g, outputs, to, in, out))
@@ -109,6 +110,7 @@ struct fold {
     struct graph *g;
     passes_eval eval;
     void *arg;
+    bool train;   /* what may be trained is no constant */
     int64_t left; /* bytes that folding may still make */
     double work;  /* operations and bytes that it may still work on */
     struct op_ctx *c;
@@ -137,13 +139,20 @@ static void set_context(struct fold *f, const struct node *n)
     }
 }
 
-static bool may_fold(const struct graph *g, const uint8_t *outputs, const struct node *n)
+/* A float tensor of the file: training may change it. */
+static bool is_trained(const struct value *v)
 {
+    return !v->constant && dtype_is_float(v->dtype) && v->shape.rank > 0;
+}
+
+static bool may_fold(const struct fold *f, const uint8_t *outputs, const struct node *n)
+{
+    const struct graph *g = f->g;
     if (n->op->flags & (OP_CONTROL | OP_VALUES | OP_RANDOM | OP_DATA_SHAPE) || n->n_in > OP_MAX_IN ||
         n->n_out > OP_MAX_OUT)
         return false;
     for (int32_t k = 0; k < n->n_in; k++)
-        if (n->in[k] != YK_ABSENT && !pass_is_const(g, n->in[k]))
+        if (n->in[k] != YK_ABSENT && (!pass_is_const(g, n->in[k]) || (f->train && is_trained(&g->values[n->in[k]]))))
             return false;
     for (int32_t k = 0; k < n->n_out; k++)
         if (n->out[k] != YK_ABSENT && outputs[n->out[k]]) /* outputs stay made by a node */
@@ -237,7 +246,7 @@ static yk_err fold_round(struct fold *f, bool *changed, struct yk_diag *why)
     if (!err && !outputs)
         err = yk_fail(why, YK_NOMEM, "no memory to fold");
     for (int32_t i = 0; !err && i < f->g->n_nodes; i++)
-        if (f->g->nodes[i].op && may_fold(f->g, outputs, &f->g->nodes[i]))
+        if (f->g->nodes[i].op && may_fold(f, outputs, &f->g->nodes[i]))
             err = fold_node(f, i, changed, why);
     free(outputs);
     return err ? err : pass_compact(f->g, why);
@@ -245,10 +254,16 @@ static yk_err fold_round(struct fold *f, bool *changed, struct yk_diag *why)
 
 yk_err passes_fold_constants(struct graph *g, passes_eval eval, void *arg, struct yk_diag *why)
 {
+    return pass_fold_constants(g, false, eval, arg, why);
+}
+
+yk_err pass_fold_constants(struct graph *g, bool train, passes_eval eval, void *arg, struct yk_diag *why)
+{
     struct fold *f = yk_try_alloc(1, sizeof *f);
     if (!f)
         return yk_fail(why, YK_NOMEM, "no memory to fold");
-    *f = (struct fold){.g = g, .eval = eval, .arg = arg, .left = FOLD_SPARE_BYTES, .work = FOLD_SPARE_WORK};
+    *f = (struct fold){
+        .g = g, .eval = eval, .arg = arg, .train = train, .left = FOLD_SPARE_BYTES, .work = FOLD_SPARE_WORK};
     f->c = yk_try_alloc(1, sizeof *f->c);
     yk_err err = f->c ? pass_compact(g, why) : yk_fail(why, YK_NOMEM, "no memory to fold");
     for (int32_t v = 0; !err && v < g->n_values; v++)
@@ -260,7 +275,7 @@ yk_err passes_fold_constants(struct graph *g, passes_eval eval, void *arg, struc
         changed = false;
         err = fold_round(f, &changed, why);
         if (!err)
-            err = pass_drop_noops(g, &changed, why);
+            err = pass_drop_noops(g, train, &changed, why);
         if (!err)
             err = pass_fold_shapes(g, &changed, why);
     }

@@ -1,4 +1,5 @@
-/* What the passes share: counts of uses, made weights, shapes at several sizes. Only passes*.c includes this.
+/* What the passes share: counts of uses, made weights, shapes at several sizes. Only passes*.c and grad*.c include
+ * this.
  * A pass takes nodes out by clearing their op; pass_compact then closes the gaps, sorts and prunes. */
 #ifndef YK_PASSES_REWRITE_H
 #define YK_PASSES_REWRITE_H
@@ -41,8 +42,13 @@ bool pass_same_shape(const struct pass_probes *p, int32_t a, int32_t b); /* in a
 /* Contents of a value that are known and the same in all probes, else NULL. */
 const int64_t *pass_same_content(const struct pass_probes *p, int32_t value);
 
+/* passes_fold_constants; train: floats of the file are no constants, and Dropout stays where nothing says that it does
+ * not train. */
+yk_err pass_fold_constants(struct graph *g, bool train, passes_eval eval, void *arg, struct yk_diag *why);
+/* That, with If of a known condition given way to its branch and large weights of subgraphs moved to g. */
+yk_err pass_fold_and_inline(struct graph *g, bool train, passes_eval eval, void *arg, struct yk_diag *why);
 /* One round of each; *changed is set, never cleared. */
-yk_err pass_drop_noops(struct graph *g, bool *changed, struct yk_diag *why);
+yk_err pass_drop_noops(struct graph *g, bool train, bool *changed, struct yk_diag *why);
 yk_err pass_fuse_preact(struct graph *g, struct yk_diag *why);
 yk_err pass_fuse_layernorm(struct graph *g, struct yk_diag *why);
 yk_err pass_fold_shapes(struct graph *g, bool *changed, struct yk_diag *why);

@@ -4,7 +4,8 @@
  * which shows in an f32 once in about 2^29 values. Split by family: ref_math (elementwise), ref_move (data movement),
  * ref_index (gather, scatter, pad), ref_reduce, ref_norm, ref_conv, ref_pool, ref_gemm, ref_rnn, ref_resize,
  * ref_einsum, ref_signal, ref_roi, ref_quant, ref_select (by value), ref_feature, ref_loss (and optimisers),
- * ref_random, ref_grad_conv, ref_grad_pool (and batch-norm in training). */
+ * ref_random, ref_grad_conv, ref_grad_pool (and batch-norm in training), ref_grad_act (elementwise, softmax),
+ * ref_grad_sum (broadcasting, reductions), ref_grad_norm, ref_grad_move, ref_grad_loss (and losses). */
 #ifndef YK_REF_H
 #define YK_REF_H
 
@@ -13,7 +14,8 @@
 extern const struct host_rows ref_math, ref_move, ref_index, ref_reduce, ref_norm, ref_conv, ref_pool, ref_gemm;
 extern const struct host_rows ref_quant, ref_select, ref_feature, ref_loss, ref_random;
 
-extern const struct host_rows ref_grad_conv, ref_grad_pool;
+extern const struct host_rows ref_grad_conv, ref_grad_pool, ref_grad_act, ref_grad_sum, ref_grad_norm, ref_grad_move;
+extern const struct host_rows ref_grad_loss;
 extern const struct host_rows ref_rnn, ref_resize, ref_einsum, ref_signal, ref_roi;
 
 /* The reference kernel of a node (form "ref@generic"), NULL if the op has none. */
