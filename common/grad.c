@@ -265,6 +265,7 @@ static yk_err add_outputs(struct build *b)
             if (!listed)
                 g->outputs[g->n_outputs++] = next;
         }
+    g->n_staying = g->n_outputs - 1 - fwd->n_outputs;
     info->params = params;
     info->states = states;
     return YK_OK;
