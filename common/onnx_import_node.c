@@ -333,11 +333,14 @@ static yk_err read_constant(
         onnx_import_problem(im, "%s: strings are not supported", what);
         return YK_OK;
     }
-    if (a->kind != ATTR_TENSOR)
-        return onnx_import_scalar(im, a, what, v);
-    struct value copy = *a->tensor;
-    copy.name = v->name;
-    *v = copy;
+    if (a->kind == ATTR_TENSOR) {
+        struct value copy = *a->tensor;
+        copy.name = v->name;
+        *v = copy;
+    } else if ((err = onnx_import_scalar(im, a, what, v)) != YK_OK) {
+        return err;
+    }
+    v->constant = true;
     return YK_OK;
 }
 
