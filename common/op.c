@@ -7,6 +7,10 @@
  *     then a Conv of kernel 1, then the activation.
  *   FusedGemm A B [C]: Gemm with its attributes, then the activation; A may have more than two axes (the leading ones
  *     are rows; transA 0 then, and C has at most one axis).
+ *   Attention Q K V [M]: softmax over keys of (scale * Q K' + M), times V; M broadcasts to batch, heads, queries, keys.
+ *     layout "rows" (default): Q (batch, length, columns), K, V and Y likewise; "time": (length, batch, columns). There
+ *     heads * size columns from q_at (k_at; heads * v_size from v_at) are used: Q, K and V may be one tensor.
+ *     "heads": Q (batch, heads, length, size), no further attributes but scale.
  *   activation: "none" (default), "relu", "silu", ... with their parameters: the table in common/activation.c.
  * made by grad; `shape` is an int64 list, Shape of what the gradient is of:
  *   ConvGradInput dY W shape, ConvGradWeight X dY (kernel_shape is required): with the attributes of Conv.
@@ -43,6 +47,7 @@ static const struct op ops[] = {
     {"PreactConv", "ai.yoke", 5, VARIADIC, 1, 1, 1, OP_CONTRACTION, op_rule_preact, op_flops_preact},
     {"Gemm", "", 2, 3, 1, 1, 13, OP_CONTRACTION, op_rule_gemm, op_flops_gemm},
     {"FusedGemm", "ai.yoke", 2, 3, 1, 1, 1, OP_CONTRACTION, op_rule_fused_gemm, op_flops_gemm},
+    {"Attention", "ai.yoke", 3, 4, 1, 1, 1, OP_CONTRACTION, op_rule_attention, op_flops_attention},
     {"MatMul", "", 2, 2, 1, 1, 13, OP_CONTRACTION, op_rule_matmul, op_flops_matmul},
     {"ConvTranspose", "", 2, 3, 1, 1, 11, OP_CONTRACTION, op_rule_deconv, op_flops_deconv},
     {"RNN", "", 3, 6, 1, 2, 14, OP_CONTRACTION, op_rule_rnn, op_flops_rnn},

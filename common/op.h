@@ -104,5 +104,15 @@ yk_err op_slice_dims(const struct op_ctx *c, struct slice_dims *out);
 /* Reduce*, ArgMax: which axes of input 0 go, from attributes or the axes input. */
 yk_err op_reduce_axes(const struct op_ctx *c, bool reduced[YK_MAX_RANK]);
 yk_err op_axis(int64_t axis, int rank, int *out, struct yk_diag *why); /* negative axes resolved */
+/* Attention (ai.yoke, see op.c): y[b,h,i] = softmax over j of (scale q[b,h,i].k[b,h,j] + m[b,h,i,j]), times v[b,h,j].
+ * Steps in elements along batch, heads and length; along d and dv they are 1. Those of the mask also along keys, 0
+ * where it repeats. Operands begin at q_at, k_at, v_at. mask is NULL if there is none. */
+struct attention_dims {
+    int64_t batch, heads, lq, lk, d, dv;
+    int64_t q[3], k[3], v[3], y[3], m[4], q_at, k_at, v_at;
+    float scale;
+};
+yk_err op_attention_dims(const struct node *n, const struct shape *q, const struct shape *k, const struct shape *v,
+    const struct shape *mask, struct attention_dims *out, struct yk_diag *why);
 
 #endif

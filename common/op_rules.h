@@ -62,7 +62,7 @@ bool op_fits(enum dtype t, int64_t v);
     X(quantize) X(dequantize) X(dynamic_quantize) X(matmul_integer) X(qlinear_matmul) X(conv_integer) \
     X(qlinear_conv) X(nonzero) X(compress) X(unique) X(nms) X(topk) X(lrn) X(mvn) X(lp_normalization) \
     X(det) X(tfidf) X(nll_loss) X(sce_loss) X(adagrad) X(adam) X(momentum) \
-    X(random) X(random_like) X(bernoulli) X(multinomial) \
+    X(random) X(random_like) X(bernoulli) X(multinomial) X(attention) \
     X(conv_grad_input) X(conv_grad_weight) X(max_pool_grad) X(average_pool_grad) X(batchnorm_train) \
     X(batchnorm_grad) X(relu_grad) X(sum_to) X(unary_grad) X(clip_grad) X(dropout_grad) X(softmax_grad) \
     X(reduce_grad) X(reduce_prod_grad) X(layernorm_grad) X(instancenorm_grad) X(lrn_grad) X(move_grad) \
@@ -84,6 +84,7 @@ double op_flops_nary(const struct op_ctx *c);  /* inputs - 1 per output element 
 double op_flops_softmax(const struct op_ctx *c);
 double op_flops_norm(const struct op_ctx *c);
 double op_flops_zero(const struct op_ctx *c);
+double op_flops_attention(const struct op_ctx *c);
 double op_flops_deconv(const struct op_ctx *c);
 double op_flops_rnn(const struct op_ctx *c);
 double op_flops_einsum(const struct op_ctx *c);

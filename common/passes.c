@@ -32,6 +32,8 @@ yk_err passes_infer(struct graph *g, passes_eval eval, void *arg, struct yk_diag
     if (!err)
         err = pass_fuse_layernorm(g, why);
     if (!err)
+        err = pass_fuse_attention(g, why);
+    if (!err)
         err = passes_fuse(g, why);
     if (!err)
         err = pass_fuse_preact(g, why);

@@ -34,6 +34,9 @@ static bool is_noop(const struct graph *g, const struct pass_probes *p, const st
         return true;
     if (strcmp(op, "Dropout") == 0) {
         int32_t training = n->n_in > 2 ? n->in[2] : YK_ABSENT;
+        float ratio;
+        if (n->n_in > 1 && n->in[1] != YK_ABSENT && pass_const_f32(g, n->in[1], &ratio) && ratio == 0)
+            return true;
         return training == YK_ABSENT ? !train
                                      : (pass_is_const(g, training) && shape_count(&g->values[training].shape) == 1 &&
                                            dtype_read_int(DT_BOOL, g->values[training].data, 0) == 0);

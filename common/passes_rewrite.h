@@ -51,6 +51,7 @@ yk_err pass_fold_and_inline(struct graph *g, bool train, passes_eval eval, void 
 yk_err pass_drop_noops(struct graph *g, bool train, bool *changed, struct yk_diag *why);
 yk_err pass_fuse_preact(struct graph *g, struct yk_diag *why);
 yk_err pass_fuse_layernorm(struct graph *g, struct yk_diag *why);
+yk_err pass_fuse_attention(struct graph *g, struct yk_diag *why);
 yk_err pass_fold_shapes(struct graph *g, bool *changed, struct yk_diag *why);
 
 /* passes_control.c. Weights of subgraphs above a few bytes become captures of weights of g. */

@@ -224,6 +224,16 @@ static struct state follow(const struct walk *w, const struct node *n, int o)
         const struct shape *c = n->n_in > 2 && n->in[2] >= 0 ? shape_of(w, n->in[2]) : NULL;
         return rows && (!c || c->rank < 2 || c->dims[0] == 1) ? s : mixed;
     }
+    if (strcmp(op, "Attention") == 0) {
+        const char *layout = node_attr_s(n, "layout", "rows");
+        struct state k = in_state(w, n, 1), v = in_state(w, n, 2), m = in_state(w, n, 3);
+        int batch = strcmp(layout, "time") == 0 ? 1 : 0;
+        bool same = k.kind == ROWS && v.kind == ROWS && k.axis == batch && v.axis == batch && s.axis == batch &&
+                    same_split(k, s) && same_split(v, s);
+        const struct shape *mask = n->n_in > 3 && n->in[3] >= 0 ? shape_of(w, n->in[3]) : NULL;
+        bool apart = m.kind == NONE || (m.kind == ROWS && m.axis == 0 && mask && mask->rank == 4 && same_split(m, s));
+        return same && apart ? s : mixed;
+    }
     if (one_of(op, views)) {
         if (strcmp(op, "Dropout") == 0 && !only_none(w, n, 1))
             return mixed;

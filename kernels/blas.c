@@ -399,7 +399,7 @@ static void isa_name(char *out, size_t size)
 
 static yk_err blas_open(struct pool *pool, struct backend **out, struct yk_diag *why)
 {
-    const struct host_rows tables[] = {{rows, (int)YK_COUNT(rows)}, blas_deconv, blas_rnn};
+    const struct host_rows tables[] = {{rows, (int)YK_COUNT(rows)}, blas_attention, blas_deconv, blas_rnn};
     char isa[BACKEND_FORM_MAX];
     openblas_set_num_threads(1);
     isa_name(isa, sizeof(isa));

@@ -4,6 +4,6 @@
 
 #include "kernels/host.h"
 
-extern const struct host_rows blas_deconv, blas_rnn;
+extern const struct host_rows blas_attention, blas_deconv, blas_rnn;
 
 #endif

@@ -264,7 +264,7 @@ void ref_store_i(void *dst, enum dtype t, int64_t at, int64_t step, const int64_
 }
 
 static const struct host_rows *const families[] = {&ref_math, &ref_move, &ref_index, &ref_reduce, &ref_norm, &ref_conv,
-    &ref_pool, &ref_gemm, &ref_rnn, &ref_resize, &ref_einsum, &ref_signal, &ref_roi, /* */
+    &ref_pool, &ref_gemm, &ref_attention, &ref_rnn, &ref_resize, &ref_einsum, &ref_signal, &ref_roi, /* */
     &ref_quant, &ref_select, &ref_feature, &ref_loss, &ref_random, &ref_grad_conv, &ref_grad_pool, &ref_grad_act,
     &ref_grad_sum, &ref_grad_norm, &ref_grad_move, &ref_grad_loss};
 

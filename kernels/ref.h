@@ -2,16 +2,17 @@
  * in index order, integers wrap. It is the oracle of the other backends and the last one a node falls back to. Its bits
  * are the same everywhere but for functions of libm (log, sin ...): two libms may differ in the last bit of a double,
  * which shows in an f32 once in about 2^29 values. Split by family: ref_math (elementwise), ref_move (data movement),
- * ref_index (gather, scatter, pad), ref_reduce, ref_norm, ref_conv, ref_pool, ref_gemm, ref_rnn, ref_resize,
- * ref_einsum, ref_signal, ref_roi, ref_quant, ref_select (by value), ref_feature, ref_loss (and optimisers),
- * ref_random, ref_grad_conv, ref_grad_pool (and batch-norm in training), ref_grad_act (elementwise, softmax),
- * ref_grad_sum (broadcasting, reductions), ref_grad_norm, ref_grad_move, ref_grad_loss (and losses). */
+ * ref_index (gather, scatter, pad), ref_reduce, ref_norm, ref_conv, ref_pool, ref_gemm, ref_attention, ref_rnn,
+ * ref_resize, ref_einsum, ref_signal, ref_roi, ref_quant, ref_select (by value), ref_feature, ref_loss (and
+ * optimisers), ref_random, ref_grad_conv, ref_grad_pool (and batch-norm in training), ref_grad_act (elementwise,
+ * softmax), ref_grad_sum (broadcasting, reductions), ref_grad_norm, ref_grad_move, ref_grad_loss (and losses). */
 #ifndef YK_REF_H
 #define YK_REF_H
 
 #include "kernels/host.h"
 
 extern const struct host_rows ref_math, ref_move, ref_index, ref_reduce, ref_norm, ref_conv, ref_pool, ref_gemm;
+extern const struct host_rows ref_attention;
 extern const struct host_rows ref_quant, ref_select, ref_feature, ref_loss, ref_random;
 
 extern const struct host_rows ref_grad_conv, ref_grad_pool, ref_grad_act, ref_grad_sum, ref_grad_norm, ref_grad_move;

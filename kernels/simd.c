@@ -16,10 +16,10 @@ bool simd_claim_f32(const struct op_ctx *c)
 /* Best first: a node runs in the first form that claims it. */
 static yk_err simd_open(struct pool *pool, struct backend **out, struct yk_diag *why)
 {
-    const struct host_rows tables[] = {
-        simd_winograd, simd_direct, simd_products, simd_preact, simd_math, simd_norm, simd_conv, simd_resize};
+    const struct host_rows tables[] = {simd_winograd, simd_direct, simd_products, simd_preact, simd_attention,
+        simd_math, simd_norm, simd_conv, simd_resize};
     yk_err err = host_open(&backend_simd, "generic", tables, (int)YK_COUNT(tables), pool, out, why);
-    for (int i = 0; !err && i < 4; i++)
+    for (int i = 0; !err && i < 5; i++)
         host_table_isa(*out, i, simd_isa_best()->bits);
     return err;
 }

@@ -88,6 +88,10 @@ struct simd_isa {
         float *y, int64_t ldy, const float *x, int64_t ldx, const float *a, const float *b, int64_t rows, int64_t n);
     /* y (cols rows of rows) = transpose of x (rows rows of cols). */
     void (*transpose)(float *y, int64_t ldy, const float *x, int64_t ldx, int64_t rows, int64_t cols);
+    /* y = e^(v - the largest v) with v = scale x + mask, n elements; returns their sum. mask may be NULL; mask_step is
+     * 0 or 1. y may be x. */
+    float (*soft)(float *y, const float *x, int64_t n, float scale, const float *mask, int64_t mask_step);
+    void (*scale)(float *y, float f, int64_t n);
 };
 
 /* Floats of a packed b: columns are rounded up to the vector length. */

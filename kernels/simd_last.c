@@ -15,6 +15,12 @@ int simd_last_slots(int64_t bytes, int64_t tiles)
     return (int)YK_MAX(YK_MIN(n, tiles), 1);
 }
 
+int64_t simd_last_slots_most(int64_t bytes, int64_t tiles)
+{
+    int64_t most = YK_MAX(YK_MIN(SIMD_SLOTS_MAX * bytes, SLOTS_BYTES), 4 * bytes);
+    return YK_MIN(most, bytes * YK_MAX(tiles, 1));
+}
+
 void simd_last_lend(struct simd_slots *s, void *base, int64_t bytes, int n)
 {
     s->base = base;

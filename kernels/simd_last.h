@@ -19,6 +19,7 @@ struct simd_slots {
 };
 /* How many pieces of that size an op of so many tiles gets. */
 int simd_last_slots(int64_t bytes, int64_t tiles);
+int64_t simd_last_slots_most(int64_t bytes, int64_t tiles); /* bytes of all, for these and all smaller numbers */
 void simd_last_lend(struct simd_slots *s, void *base, int64_t bytes, int n);
 int simd_last_take(struct simd_slots *s);
 void simd_last_give(struct simd_slots *s, int slot);
@@ -51,6 +52,6 @@ int64_t simd_last_workspace(const struct op_ctx *c, const struct conv_dims *d); 
 yk_err simd_last_begin(struct host_call *c, struct simd_last *out);
 void simd_last_end(struct simd_last *s);
 
-extern const struct host_rows simd_direct, simd_preact, simd_products, simd_winograd;
+extern const struct host_rows simd_attention, simd_direct, simd_preact, simd_products, simd_winograd;
 
 #endif

@@ -113,10 +113,12 @@ struct yoke_attr {
 /* One ONNX operator in its opset-17 form. Attributes that the model leaves out are left out: take ONNX's default.
  * domain "" is ONNX. Domain "ai.yoke" has the fused ones: FusedConv (inputs X, W, B?, residual?; attributes of Conv and
  * activation = none | relu | clip with min, max | others), FusedGemm (Gemm over the last axis of A and the same
- * activations) and PreactConv (X, W, B, scale, shift, X2...: a Conv of kernel 1 over relu(scale * x + shift) of the
- * inputs side by side). The other activations grow in number: do not claim a node with one that you do not know. Today:
- * leaky_relu (act_alpha), hard_sigmoid and hard_swish (act_alpha, act_beta), sigmoid, silu, gelu (with erf).
- * Operators with subgraphs, random ones and those whose output shape depends on data are never offered. */
+ * activations), PreactConv (X, W, B, scale, shift, X2...: a Conv of kernel 1 over relu(scale * x + shift) of the
+ * inputs side by side) and Attention (Q, K, V, mask?; attributes layout, heads, size, v_size, q_at, k_at, v_at, scale:
+ * softmax(scale Q K' + mask) V of heads that are columns). The other activations grow in number: do not claim a node
+ * with one that you do not know. Today: leaky_relu (act_alpha), hard_sigmoid and hard_swish (act_alpha, act_beta),
+ * sigmoid, silu, gelu (with erf). Operators with subgraphs, random ones and those whose output shape depends on data
+ * are never offered. */
 struct yoke_node {
     uint32_t size;
     int32_t n_in, n_out, n_attr;

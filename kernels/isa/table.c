@@ -76,4 +76,6 @@ const struct simd_isa ISA_TABLE = {
     .depthwise = vec_fn(depthwise),
     .affine_relu = vec_fn(affine_relu),
     .transpose = vec_fn(transpose),
+    .soft = vec_fn(soft),
+    .scale = vec_fn(scale),
 };

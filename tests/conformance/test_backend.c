@@ -251,6 +251,55 @@ static void gen_matmul(struct gen *c)
     finish(c, "", "MatMul", in, 2);
 }
 
+/* Q, K and V are one tensor, two, or three; masks repeat along some axes. */
+static void attention(struct gen *c, int64_t heads, int64_t lq, int64_t lk, int64_t size, int64_t v_size)
+{
+    int layout = (int)pick(c, 0, 2), b = layout == 1 ? 1 : 0;
+    int64_t at[3] = {0}, extra = pick(c, 0, 5);
+    bool one = layout < 2 && pick(c, 0, 1);
+    int32_t in[4];
+    lk = one ? lq : lk;
+    for (int i = 0; i < 3; i++) {
+        char name[2] = {"qkv"[i], 0};
+        int64_t width = i == 2 ? v_size : size, length = i == 0 ? lq : lk;
+        int64_t dims[4] = {-1, heads, length, width};
+        at[i] = one ? extra + i * heads * size : layout < 2 ? extra : 0;
+        if (layout < 2) {
+            dims[b] = -1;
+            dims[1 - b] = length;
+            dims[2] = one ? 2 * extra + heads * (2 * size + v_size) : at[i] + heads * width + extra;
+        }
+        in[i] = one && i ? in[0] : graphs_input(c->g, name, DT_F32, layout == 2 ? 4 : 3, dims);
+    }
+    int masked = (int)pick(c, 0, 3);
+    int64_t mask[4] = {masked == 3 ? -1 : 1, masked == 2 ? 1 : heads, masked == 1 ? 1 : lq, lk};
+    if (masked)
+        in[3] = graphs_input(c->g, "m", DT_F32, masked == 2 ? 2 : 4, masked == 2 ? mask + 2 : mask);
+    finish(c, "ai.yoke", "Attention", in, masked ? 4 : 3);
+    graph_set_attr_s(c->g, c->node, "layout", layout == 2 ? "heads" : layout == 1 ? "time" : "rows");
+    graph_set_attr_f(c->g, c->node, "scale", 1.0f / sqrtf((float)size));
+    if (layout == 2)
+        return;
+    graph_set_attr_i(c->g, c->node, "heads", heads);
+    graph_set_attr_i(c->g, c->node, "size", size);
+    graph_set_attr_i(c->g, c->node, "v_size", v_size);
+    graph_set_attr_i(c->g, c->node, "q_at", at[0]);
+    graph_set_attr_i(c->g, c->node, "k_at", at[1]);
+    graph_set_attr_i(c->g, c->node, "v_at", at[2]);
+}
+
+static void gen_attention(struct gen *c)
+{
+    int64_t lq = odd(c), lk = odd(c), size = odd(c);
+    attention(c, pick(c, 1, 4), lq, lk, size, odd(c));
+}
+
+/* Several blocks of queries, and more keys than a partial sum has terms. */
+static void gen_attention_large(struct gen *c)
+{
+    attention(c, pick(c, 1, 2), pick(c, 40, 200), pick(c, 257, 700), 8, 9);
+}
+
 static void gen_deconv(struct gen *c)
 {
     int spatial = (int)pick(c, 1, 3);
@@ -530,6 +579,8 @@ static const struct recipe {
     {"GRU, LSTM, large", gen_rnn_large, NMSE, 2},
     {"PreactConv", gen_preact, NMSE, 3 * CASES},
     {"PreactConv, large", gen_preact_large, NMSE, 2},
+    {"attention", gen_attention, NMSE, 2 * CASES},
+    {"attention, large", gen_attention_large, NMSE, 3},
 };
 
 static bool near_enough(const struct tensor *a, const struct tensor *b, enum nearness how)

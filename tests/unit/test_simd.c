@@ -279,6 +279,50 @@ static void forms_of_one_class_have_equal_bits(void **state)
     }
 }
 
+/* Rows of a softmax of each instruction set against double, with a mask and what must not spread. */
+static void soft_rows_agree(void **state)
+{
+    (void)state;
+    static const int64_t lengths[] = {1, 3, 15, 16, 17, 64, 129, 1000};
+    const struct simd_isa *isas[SIMD_ISAS_MAX];
+    int n_isas = simd_isas(isas);
+    struct yk_rng r;
+    yk_rng_seed(&r, 9);
+    for (size_t q = 0; q < 4 * YK_COUNT(lengths); q++) {
+        int64_t n = lengths[q / 4];
+        int kind = (int)(q % 4); /* plain, a mask, one mask for all, an infinite mask at the end */
+        float x[1000], mask[1000], y[1000], first[1000], sums[SIMD_ISAS_MAX];
+        for (int64_t i = 0; i < n; i++) {
+            x[i] = (float)(40 * yk_rng_unit(&r) - 20);
+            mask[i] = kind == 3 ? (i > n / 2 ? -INFINITY : 0) : (float)(100 * yk_rng_unit(&r) - 100);
+        }
+        for (int s = 0; s < n_isas; s++) {
+            double most = -INFINITY, sum = 0;
+            sums[s] = isas[s]->soft(y, x, n, 0.5f, kind ? mask : NULL, kind == 2 ? 0 : 1);
+            isas[s]->scale(y, 1 / sums[s], n);
+            for (int pass = 0; pass < 3; pass++)
+                for (int64_t i = 0; i < n; i++) {
+                    double v = (double)x[i] * 0.5 + (kind ? (double)mask[kind == 2 ? 0 : i] : 0);
+                    most = pass == 0 ? fmax(most, v) : most;
+                    sum += pass == 1 ? exp(v - most) : 0;
+                    if (pass == 2)
+                        assert_true(fabs((double)y[i] - exp(v - most) / sum) <= 1e-5 * exp(v - most) / sum + 1e-37);
+                    if (pass == 2 && kind == 3 && i > n / 2)
+                        assert_true(y[i] == 0);
+                }
+            if (s == 0)
+                memcpy(first, y, (size_t)n * 4);
+            else if (!strcmp(isas[s]->bits, isas[0]->bits))
+                assert_memory_equal(first, y, (size_t)n * 4);
+        }
+        x[n / 2] = NAN;
+        for (int s = 0; s < n_isas; s++) {
+            sums[s] = isas[s]->soft(x, x, n, 1, NULL, 0);
+            assert_true(isnan(sums[s]));
+        }
+    }
+}
+
 /* Every piece is lent once, the lowest first. */
 static void slots_are_lent(void **state)
 {
@@ -303,6 +347,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(close_to_libm), cmocka_unit_test(at_the_ends),
         cmocka_unit_test(folds_in_a_fixed_tree), cmocka_unit_test(products_agree), cmocka_unit_test(activations_agree),
-        cmocka_unit_test(forms_of_one_class_have_equal_bits), cmocka_unit_test(slots_are_lent)};
+        cmocka_unit_test(forms_of_one_class_have_equal_bits), cmocka_unit_test(soft_rows_agree),
+        cmocka_unit_test(slots_are_lent)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
