@@ -11,8 +11,7 @@
 #include <string.h>
 
 #define MAX_DEPTH 8
-#define CHAINS 6   /* best chains kept of each search */
-#define SLACK 0.25 /* the event model may prefer what costs so much more by the closed form, hardly anything beyond */
+#define CHAINS 6 /* best chains kept of each search */
 
 static const char *const objective_names[] = {"latency", "throughput", "cloud-cost"};
 
@@ -173,12 +172,14 @@ static yk_err search_size(struct pool *pool, struct size_pool *p, const struct s
         for (int32_t i = 0; i < p->n; i++)
             pool->least_ms = YK_MIN(pool->least_ms, p->at[i].cost_ms);
         double bound;
-        yk_err err = solve_dp_chains(&p->model, source, pool->least_ms * (1 + SLACK), &bound, chains, CHAINS, &n, why);
+        yk_err err = solve_dp_chains(&p->model, source, pool->least_ms, &bound, chains, CHAINS, &n, why);
         if (!err)
             pool->bound_ms = YK_MIN(pool->bound_ms, bound);
-        for (int32_t i = 0; i < n && !err; i++)
+        for (int32_t i = 0; i < n && !err; i++) {
             if (chains[i].n_stages > 1)
                 err = add_chain(p, &chains[i], why);
+            pool->least_ms = YK_MIN(pool->least_ms, chains[i].cost_ms);
+        }
         if (err)
             return err;
     }
@@ -526,6 +527,7 @@ static yk_err solve_search(
     struct candidate **all = NULL, *single = NULL;
     yk_err err = YK_OK;
     bool stopped = false;
+    double least_step = INFINITY;
     pool->least_ms = pool->bound_ms = INFINITY;
     pool->stop_ms = req->budget_ms > 0 ? cost_now_ms() + req->budget_ms : 0;
     cost_choose_forms(req, v, form);
@@ -563,6 +565,10 @@ static yk_err solve_search(
         struct candidate *c = all[i];
         if (n_scored >= SCORED && !is_single(c))
             continue;
+        /* Of the last microbatch's time at most one is counted too much. */
+        if (n_scored > SHOWN && !is_single(c) &&
+            c->cost_ms * (1 - 1 / (double)YK_MAX(c->count, (int64_t)1)) > least_step)
+            continue;
         if (single && cost_out_of_time(&pool->sizes[0].model)) {
             stopped = true;
             break;
@@ -573,6 +579,7 @@ static yk_err solve_search(
                 struct candidate *keep = all[n_scored];
                 all[n_scored++] = c;
                 all[i] = keep;
+                least_step = YK_MIN(least_step, c->step_ms);
                 if (is_single(c) && (!single || by_step(&c, &single) < 0))
                     single = c;
             }
