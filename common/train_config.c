@@ -1,0 +1,177 @@
+#include "common/train_config.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_FREEZE 256
+
+#define SKIP(...)
+
+static yk_err read_word(const struct json *o, const char *key, const char *const *words, int *out, struct yk_diag *why)
+{
+    const char *text = NULL;
+    struct yk_buf all = {0};
+    yk_err err = json_get_str(o, key, false, &text, why);
+    if (err || !text)
+        return err;
+    for (*out = 0; words[*out]; (*out)++) {
+        if (strcmp(words[*out], text) == 0) {
+            yk_buf_free(&all);
+            return YK_OK;
+        }
+        yk_buf_printf(&all, "%s%s", *out ? ", " : "", words[*out]);
+    }
+    *out = 0;
+    yk_buf_add(&all, "", 1);
+    err = yk_fail(why, YK_INVAL, "%s is one of %s, not '%.60s'", key, all.failed ? "" : (char *)all.data, text);
+    yk_buf_free(&all);
+    return err;
+}
+
+static yk_err read_text(const struct json *o, const char *key, char **out, struct yk_diag *why)
+{
+    const char *text = NULL;
+    yk_err err = json_get_str(o, key, false, &text, why);
+    if (!err && text && strlen(text) > 1000)
+        return yk_fail(why, YK_LIMIT, "%s is longer than 1000 bytes", key);
+    if (!err && text && text[0])
+        *out = yk_xstrdup(text);
+    return err;
+}
+
+static yk_err read_freeze(const struct json *o, struct train_config *c, struct yk_diag *why)
+{
+    const struct json *a = json_find(o, "freeze");
+    if (!a || json_kind(a) == JSON_NULL)
+        return YK_OK;
+    if (json_kind(a) != JSON_ARRAY || json_len(a) > MAX_FREEZE)
+        return yk_fail(why, YK_INVAL, "freeze is an array of at most %d patterns", MAX_FREEZE);
+    c->freeze = yk_xalloc((json_len(a) + 1) * sizeof *c->freeze);
+    for (size_t i = 0; i < json_len(a); i++) {
+        const char *text = json_str(json_at(a, i), "");
+        if (!text[0] || strlen(text) > 1000)
+            return yk_fail(why, YK_INVAL, "freeze[%zu] is not a pattern of 1 to 1000 bytes", i);
+        c->freeze[c->n_freeze++] = yk_xstrdup(text);
+    }
+    return YK_OK;
+}
+
+static yk_err check(const struct train_config *c, struct yk_diag *why)
+{
+    if (c->nesterov && !(c->momentum > 0))
+        return yk_fail(why, YK_INVAL, "nesterov needs a momentum above 0");
+    if (c->label_smoothing > 0 && c->loss != GRAD_CROSS_ENTROPY)
+        return yk_fail(why, YK_INVAL, "label_smoothing goes with the loss cross-entropy");
+    if (c->label_smoothing >= 1 || c->momentum >= 1 || c->beta1 >= 1 || c->beta2 >= 1)
+        return yk_fail(why, YK_INVAL, "label_smoothing, momentum, beta1 and beta2 are below 1");
+    return YK_OK;
+}
+
+yk_err train_config_read(const struct json *o, struct train_config *c, struct yk_diag *why)
+{
+    static const char *const known[] = {
+#define KEY(key, ...) #key,
+        TRAIN_CONFIG(KEY, KEY, KEY, KEY, KEY) "freeze", NULL};
+#undef KEY
+    *c = (struct train_config){0};
+#define I(key, otherwise, lo, hi) c->key = otherwise;
+    TRAIN_CONFIG(I, SKIP, SKIP, SKIP, SKIP)
+#undef I
+#define F(key, otherwise, lo, hi) c->key = (double)otherwise;
+    TRAIN_CONFIG(SKIP, F, SKIP, SKIP, SKIP)
+#undef F
+    yk_err err = YK_OK;
+    if (o && json_kind(o) != JSON_OBJECT)
+        return yk_fail(why, YK_INVAL, "train is a JSON object");
+    if (o)
+        err = json_only(o, known, why);
+#define I(key, otherwise, lo, hi) \
+    if (!err && o)                \
+        err = json_get_i64(o, #key, false, lo, hi, &c->key, why);
+#define F(key, otherwise, lo, hi) \
+    if (!err && o)                \
+        err = json_get_f64(o, #key, false, lo, hi, &c->key, why);
+#define B(key)     \
+    if (!err && o) \
+        err = json_get_bool(o, #key, false, &c->key, why);
+#define W(key, ...) \
+    if (!err && o)  \
+        err = read_word(o, #key, (const char *const[]){__VA_ARGS__}, &c->key, why);
+#define S(key)     \
+    if (!err && o) \
+        err = read_text(o, #key, &c->key, why);
+    TRAIN_CONFIG(I, F, B, W, S)
+#undef I
+#undef F
+#undef B
+#undef W
+#undef S
+    if (!err && o)
+        err = read_freeze(o, c, why);
+    if (isnan(c->lr))
+        c->lr = c->optimizer == TRAIN_SGD ? 0.05 : 0.001;
+    if (isnan(c->weight_decay))
+        c->weight_decay = c->optimizer == TRAIN_SGD ? 0 : 0.01;
+    return err ? err : check(c, why);
+}
+
+static void put_word(struct json_out *out, const char *key, const char *const *words, int at)
+{
+    json_put_key(out, key);
+    json_put_str(out, words[at]);
+}
+
+void train_config_write(const struct train_config *c, struct json_out *out)
+{
+    json_open(out, '{');
+#define I(key, ...)          \
+    json_put_key(out, #key); \
+    json_put_i64(out, c->key);
+#define F(key, ...)          \
+    json_put_key(out, #key); \
+    json_put_f64(out, c->key);
+#define B(key)               \
+    json_put_key(out, #key); \
+    json_put_bool(out, c->key);
+#define W(key, ...) put_word(out, #key, (const char *const[]){__VA_ARGS__}, c->key);
+#define S(key)               \
+    json_put_key(out, #key); \
+    json_put_str(out, c->key);
+    TRAIN_CONFIG(I, F, B, W, S)
+#undef I
+#undef F
+#undef B
+#undef W
+#undef S
+    json_put_key(out, "freeze");
+    json_open(out, '[');
+    for (int i = 0; i < c->n_freeze; i++)
+        json_put_str(out, c->freeze[i]);
+    json_close(out, ']');
+    json_close(out, '}');
+}
+
+void train_config_fini(struct train_config *c)
+{
+#define S(key) free(c->key);
+    TRAIN_CONFIG(SKIP, SKIP, SKIP, SKIP, S)
+#undef S
+    for (int i = 0; i < c->n_freeze; i++)
+        free(c->freeze[i]);
+    free(c->freeze);
+    *c = (struct train_config){0};
+}
+
+void train_config_grad(const struct train_config *c, struct grad_options *out)
+{
+    grad_options_init(out);
+    out->loss = (enum grad_loss)c->loss;
+    out->label_smoothing = (float)c->label_smoothing;
+    out->ignore_index = c->ignore_index;
+    out->output = c->loss_output;
+    out->freeze = (const char *const *)c->freeze;
+    out->n_freeze = c->n_freeze;
+    out->bn_frozen = c->bn == TRAIN_BN_FROZEN;
+    out->recompute = c->recompute;
+}
