@@ -249,17 +249,29 @@ void blob_fetch(struct agent *a, const char *hex, int64_t max_bytes,
         a->blob->kick = net_timer(a->net, 0, on_kick, a);
 }
 
-yk_err blob_result(
-    struct agent *a, const struct wire_result *head, const struct net_iov *body, int n, net_on_io done, void *arg)
+static yk_err stream(struct agent *a, enum chan_prio prio, enum wire_type type, const void *head,
+    const struct net_iov *body, int n, net_on_io done, void *arg)
 {
     struct blob_client *b = a->blob;
     if (b->chan)
-        return chan_stream(b->chan, CHAN_DATA, WIRE_TYPE_result, head, body, n, done, arg);
+        return chan_stream(b->chan, prio, type, head, body, n, done, arg);
     if (!b->dialing && !b->retry && !a->closing && a->scheduler_url) {
         const char *url = a->scheduler_url;
         b->dialing = core_dial(a, &url, 1, CORE_DIAL_US, on_dial, a);
     }
     return YK_CLOSED;
+}
+
+yk_err blob_result(
+    struct agent *a, const struct wire_result *head, const struct net_iov *body, int n, net_on_io done, void *arg)
+{
+    return stream(a, CHAN_DATA, WIRE_TYPE_result, head, body, n, done, arg);
+}
+
+yk_err blob_part(
+    struct agent *a, const struct wire_part *head, const struct net_iov *body, int n, net_on_io done, void *arg)
+{
+    return stream(a, CHAN_BULK, WIRE_TYPE_part, head, body, n, done, arg);
 }
 
 void blob_drop(struct agent *a)

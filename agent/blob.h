@@ -17,4 +17,8 @@ void blob_fetch(struct agent *a, const char *hex, int64_t max_bytes,
 yk_err blob_result(
     struct agent *a, const struct wire_result *head, const struct net_iov *body, int n, net_on_io done, void *arg);
 
+/* The same for a part of a checkpoint set; it yields to microbatches. */
+yk_err blob_part(
+    struct agent *a, const struct wire_part *head, const struct net_iov *body, int n, net_on_io done, void *arg);
+
 #endif

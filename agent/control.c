@@ -7,6 +7,7 @@
 #include "agent/probe.h"
 #include "agent/runner.h"
 #include "agent/source.h"
+#include "agent/training.h"
 #include "common/hash.h"
 
 #include <stdio.h>
@@ -186,6 +187,8 @@ static int64_t term_of(const struct wire_msg *m)
         return m->as.run.term;
     case WIRE_TYPE_cancel:
         return m->as.cancel.term;
+    case WIRE_TYPE_norm:
+        return m->as.norm.term;
     default:
         return -1;
     }
@@ -237,6 +240,11 @@ static void command(struct agent *a, struct wire_msg *m)
         p = pipeline_find(a, m->as.cancel.generation);
         if (p)
             source_stop(p, YK_CANCELED, "the job was cancelled");
+        break;
+    case WIRE_TYPE_norm:
+        p = pipeline_find(a, m->as.norm.generation);
+        if (p)
+            training_norm(p, &m->as.norm);
         break;
     default:
         break; /* a newer minor's, or nothing for us */
@@ -297,7 +305,7 @@ static const struct chan_on on_control = {on_message, on_stream, on_closed};
 static void say_hello(struct agent *a)
 {
     static const char *features[] = {CORE_FEATURES};
-    static const char *kinds[] = {"infer", "batch"};
+    static const char *kinds[] = {"infer", "batch", "train"};
     struct yk_arena *arena = yk_arena_open(0);
     const char *url = a->bound_url ? a->bound_url : "";
     struct wire_hello h = {.kind = "control",

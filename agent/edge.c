@@ -230,7 +230,11 @@ static void send_now(struct sending *m)
         .edge = e->w->id,
         .microbatch = m->from->microbatch,
         .count = m->from->count,
-        .body_bytes = m->bytes};
+        .body_bytes = m->bytes,
+        .step = m->from->micro.step,
+        .index = m->from->micro.index,
+        .of = m->from->micro.of,
+        .steps = m->from->micro.steps};
     head.sizes.at = sizes;
     head.sizes.n = (size_t)p->graph->n_syms;
     head.tensors.at = m->tensors;
@@ -299,6 +303,7 @@ static void hand_over(struct edge *e, struct out_slot *s)
     in->state = IN_READY;
     in->microbatch = s->microbatch;
     in->count = s->count;
+    in->micro = s->micro;
     in->from = s;
     for (size_t k = 0; k < e->w->values.n; k++)
         in->t[k] = s->t[e->position[k]];
@@ -522,6 +527,8 @@ static yk_err on_stream(void *arg, struct chan *c, struct wire_msg *m, struct ch
     s->state = IN_RECEIVING;
     s->microbatch = m->as.microbatch.microbatch;
     s->count = m->as.microbatch.count;
+    s->micro =
+        (struct micro){m->as.microbatch.step, m->as.microbatch.index, m->as.microbatch.of, m->as.microbatch.steps};
     s->from = NULL;
     *sink = (struct chan_sink){s->body, (size_t)m->as.microbatch.body_bytes, on_body, s};
     s->head = *m;

@@ -6,6 +6,7 @@
 #include "agent/peer.h"
 #include "agent/runner.h"
 #include "agent/source.h"
+#include "agent/training.h"
 #include "common/onnx.h"
 
 #include <stdio.h>
@@ -43,8 +44,11 @@ static yk_err check_command(struct pipeline *p)
 {
     const struct wire_load *w = p->load;
     struct yk_diag *why = &p->why;
-    if (strcmp(w->kind, "infer") != 0 && strcmp(w->kind, "batch") != 0 && w->kind[0])
-        return yk_fail(why, YK_UNSUPPORTED, "jobs of kind '%.40s' do not run here (infer, batch)", w->kind);
+    bool train = strcmp(w->kind, "train") == 0;
+    if (strcmp(w->kind, "infer") != 0 && strcmp(w->kind, "batch") != 0 && !train && w->kind[0])
+        return yk_fail(why, YK_UNSUPPORTED, "jobs of kind '%.40s' do not run here (infer, batch, train)", w->kind);
+    if (train != (w->training.config[0] != 0))
+        return yk_fail(why, YK_FORMAT, "a job of kind '%.40s' %s a training", w->kind, train ? "without" : "with");
     if (!hash_is_hex(w->graph))
         return yk_fail(why, YK_FORMAT, "the graph's hash is malformed");
     if (w->stages.n > PIPELINE_MAX_STAGES || w->edges.n > PIPELINE_MAX_EDGES)
@@ -160,6 +164,8 @@ static yk_err take_graph(struct pipeline *p)
         if (strcmp(hex, p->load->graph) != 0)
             return yk_fail(&p->why, YK_FORMAT, "graph %.12s has the hash %.12s", p->load->graph, hex);
     }
+    if (p->load->training.config[0] && (err = training_take(p, &p->why)))
+        return err;
     if ((err = take_sizes(p)) || (err = shapes_infer(p->graph, p->sizes, NULL, &p->at[0].shapes, &p->why)))
         return err;
     p->at[0].count = p->full;
@@ -249,6 +255,44 @@ static void on_blob(void *arg, yk_err err, const char *why, struct cache_entry *
     pipeline_release(p);
 }
 
+static void on_kept(void *arg, yk_err err, const char *why, struct cache_entry *e, int64_t fetched)
+{
+    struct fetching f = *(struct fetching *)arg;
+    struct pipeline *p = f.p;
+    free(arg);
+    p->fetching--;
+    p->fetched_bytes += fetched;
+    if (!err)
+        p->training->kept[f.blob].entry = e;
+    if (p->state == PIPELINE_LOADING && err) {
+        p->err = yk_fail(&p->why, err, "checkpoint: %s", why);
+        fail(p);
+    } else if (p->state == PIPELINE_LOADING && p->fetching == 0) {
+        prepare(p);
+    }
+    pipeline_release(p);
+}
+
+/* What a training goes on from, as far as it is needed here. */
+static void fetch_kept(struct pipeline *p)
+{
+    struct pipeline_training *t = p->training;
+    if (!t)
+        return;
+    t->kept = yk_xalloc((p->load->training.kept.n + 1) * sizeof *t->kept);
+    for (size_t i = 0; i < p->load->training.kept.n; i++) {
+        const struct wire_kept *k = &p->load->training.kept.at[i];
+        if (!training_needs(p, k))
+            continue;
+        struct fetching *f = yk_xalloc(sizeof *f);
+        *f = (struct fetching){p, t->n_kept};
+        t->kept[t->n_kept++] = (struct load_kept){.value = (int32_t)k->value, .slot = (int32_t)k->slot};
+        p->fetching++;
+        p->busy++;
+        blob_fetch(p->agent, k->hash, k->bytes, on_kept, f);
+    }
+}
+
 static void import_done(void *arg)
 {
     struct pipeline *p = arg;
@@ -264,14 +308,15 @@ static void import_done(void *arg)
                 }
         for (int32_t k = 0; p->is_source && k < p->graph->n_outputs; k++)
             need_value(&n, p->graph->outputs[k]);
-        p->fetching = p->n_blobs;
+        fetch_kept(p);
+        p->fetching += p->n_blobs;
         for (size_t i = 0; i < p->n_blobs; i++) {
             struct fetching *f = yk_xalloc(sizeof *f);
             *f = (struct fetching){p, i};
             p->busy++;
             blob_fetch(p->agent, p->blobs[i].hex, p->blobs[i].bytes, on_blob, f);
         }
-        if (!p->n_blobs)
+        if (!p->fetching)
             prepare(p);
     }
     pipeline_release(p);
@@ -309,7 +354,9 @@ static yk_err inner_weight_data(void *arg, const struct value *weight, const voi
 static void prepare_run(void *arg)
 {
     struct pipeline *p = arg;
-    for (int i = 0; i < p->n_stages && !p->err && !p->agent->stop; i++) {
+    if (p->training)
+        p->err = training_open(p, &p->why);
+    for (int i = 0; i < p->n_stages && !p->err && !p->training && !p->agent->stop; i++) {
         struct stage *s = &p->stages[i];
         struct exec_config c = {.graph = p->graph,
             .in_stage = s->in_stage,
@@ -367,8 +414,14 @@ static void take_outputs(struct pipeline *p, struct stage *s)
 static yk_err wire_stage(struct pipeline *p, struct stage *s, int64_t *bytes)
 {
     const struct shapes *max = &p->at[0].shapes;
-    if (s == &p->source) {
-        s->n_in = p->graph->n_outputs;
+    if (s->half) {
+        const struct trainer_border *b = training_border(s);
+        s->n_in = b->n_in;
+        s->in_values = b->in;
+        s->n_out = s->n_planned = b->n_out;
+        s->out_values = b->out;
+    } else if (s == &p->source) {
+        s->n_in = p->graph->n_outputs - p->graph->n_staying;
         s->in_values = p->graph->outputs;
         s->n_out = s->n_planned = p->graph->n_inputs;
         s->out_values = p->graph->inputs;
@@ -392,6 +445,8 @@ static yk_err wire_stage(struct pipeline *p, struct stage *s, int64_t *bytes)
                 &p->why, YK_INVAL, "the shape of '%.80s' is not known", p->graph->values[s->out_values[i]].name);
         each += (n + MEMPLAN_ALIGN - 1) / MEMPLAN_ALIGN * MEMPLAN_ALIGN;
     }
+    if (s->half && s->w->pair != s->index)
+        each = 0; /* the trainer's memory */
     s->outs = yk_xalloc(((size_t)s->depth + 1) * sizeof *s->outs);
     for (int64_t k = 0; k < s->depth; k++) {
         struct out_slot *o = &s->outs[k];
@@ -403,7 +458,7 @@ static yk_err wire_stage(struct pipeline *p, struct stage *s, int64_t *bytes)
             return yk_fail(&p->why, YK_NOMEM, "no memory for %lld output slots of %lld bytes", (long long)s->depth,
                 (long long)each);
         int64_t at = 0;
-        for (int32_t i = 0; i < s->n_planned; i++) {
+        for (int32_t i = 0; i < s->n_planned && each > 0; i++) {
             o->t[i] = (struct tensor){max->of[s->out_values[i]], o->mem + at};
             at += (shape_bytes(&o->t[i].shape) + MEMPLAN_ALIGN - 1) / MEMPLAN_ALIGN * MEMPLAN_ALIGN;
         }
@@ -442,9 +497,11 @@ static yk_err wire_up(struct pipeline *p)
 {
     int64_t bytes = 0, others = 0;
     yk_err err = YK_OK;
+    if (p->training)
+        bytes += training_bytes(p);
     for (int i = 0; i < p->n_stages && !err; i++) {
-        const struct memplan *m = exec_plan(p->stages[i].exec);
-        bytes += m->arena_bytes + m->weight_bytes + m->packed_bytes;
+        const struct memplan *m = p->training ? NULL : exec_plan(p->stages[i].exec);
+        bytes += m ? m->arena_bytes + m->weight_bytes + m->packed_bytes : 0;
         err = wire_stage(p, &p->stages[i], &bytes);
     }
     if (!err && p->is_source)
@@ -650,6 +707,7 @@ void load_free(struct pipeline *p)
             shapes_fini(&p->at[i].shapes);
         free(p->at[i].flops);
     }
+    training_free_all(p);
     graph_close(p->graph);
     if (p->skeleton)
         cache_release(c, p->skeleton);

@@ -5,6 +5,7 @@
 #include "agent/load.h"
 #include "agent/runner.h"
 #include "agent/source.h"
+#include "agent/training.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,6 +112,7 @@ static void close_run(void *arg)
         exec_close(p->stages[i].exec);
         p->stages[i].exec = NULL;
     }
+    training_close(p);
 }
 
 static void close_done(void *arg)

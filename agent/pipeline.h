@@ -11,6 +11,7 @@
 
 #include "agent/core.h"
 #include "common/plan.h"
+#include "common/train_config.h"
 #include "kernels/exec.h"
 
 #define PIPELINE_MAX_EDGES 1024
@@ -21,10 +22,17 @@
 
 struct edge;
 struct stage;
+struct pipeline_training; /* training.h */
+struct half;
+
+struct micro { /* of a training: a microbatch's place; steps: of the whole training */
+    int64_t step, index, of, steps;
+};
 
 struct out_slot {
     struct stage *stage;
     int64_t microbatch, count;
+    struct micro micro;
     bool busy;
     int users;        /* edges that have not taken it */
     struct tensor *t; /* by position in the stage's out */
@@ -40,6 +48,7 @@ struct in_slot {
     struct edge *edge;
     enum in_state state;
     int64_t microbatch, count;
+    struct micro micro;
     struct tensor *t; /* by position in the edge's values */
     uint8_t *body;    /* as received; NULL on a local edge */
     int64_t body_cap;
@@ -99,7 +108,8 @@ struct stage {
     const struct wire_stage *w;
     uint8_t *in_stage; /* a byte per node */
     const char **forms;
-    struct exec *exec;
+    struct exec *exec; /* NULL in a training, which has half */
+    struct half *half;
     int64_t depth;
     int32_t n_in, n_out; /* of the source: n_out graph inputs, n_in graph outputs */
     int32_t n_planned;   /* those from here on have shapes that depend on data */
@@ -141,6 +151,7 @@ struct pipeline {
     struct yk_diag why;
 
     /* load.c */
+    struct pipeline_training *training; /* NULL: none */
     struct cache_entry *skeleton;
     struct graph *graph;
     int32_t batch_sym;            /* -1: fixed */

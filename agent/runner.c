@@ -3,6 +3,7 @@
 #include "agent/control.h"
 #include "agent/edge.h"
 #include "agent/machine.h"
+#include "agent/training.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@ struct runner {
     bool busy;
     struct stage *stage; /* what runs */
     struct out_slot *out;
+    int slot;            /* of a training */
     struct in_slot **in; /* one per edge into the stage */
     int n_in;
     struct tensor *in_t, *out_t;
@@ -128,6 +130,11 @@ static void compute_run(void *arg)
     struct agent *a = arg;
     struct runner *r = a->runner;
     int64_t began = machine_monotonic_us();
+    if (r->stage->half) {
+        r->err = training_run(r->stage, r->slot, &r->out->micro, r->sizes, r->in_t, r->out_t, &r->why);
+        r->took_us = machine_monotonic_us() - began;
+        return;
+    }
     r->err = exec_run_made(r->stage->exec, r->sizes, r->in_t, r->out_t, r->made, (uint64_t)r->out->microbatch, &r->why);
     if (!r->err)
         r->err = keep_made(r);
@@ -145,6 +152,8 @@ static void finish(struct agent *a)
     struct in_slot **in = r->in;
     int n_in = r->n_in;
     int64_t now = net_now_us(a->net);
+    if (s->half && !r->err) /* of the forward half it is the trainer's memory */
+        memcpy(out->t, r->out_t, (size_t)s->n_out * sizeof *out->t);
     r->busy = false;
     r->stage = NULL;
     r->in = NULL;
@@ -172,6 +181,8 @@ static void finish(struct agent *a)
             }
         for (int i = 0; i < n_in; i++)
             edge_consumed(in[i], s);
+        if (s->half)
+            training_ran(s, r->slot, &out->micro);
         edge_out_release(out);
         runner_stats(p, false);
     }
@@ -260,6 +271,9 @@ static void start(struct agent *a, struct stage *s, int stage_at, int64_t microb
     out->busy = true;
     out->microbatch = microbatch;
     out->count = count;
+    out->micro = r->in[0]->micro;
+    if (s->half)
+        training_begun(s, r->slot, microbatch);
     r->busy = true;
     r->stage = s;
     r->out = out;
@@ -292,8 +306,16 @@ static int64_t runnable(struct stage *s)
     return best;
 }
 
-static struct out_slot *free_out(struct stage *s)
+/* Where the outputs of a microbatch of s can go; NULL if it cannot run now. */
+static struct out_slot *free_out(struct stage *s, int64_t microbatch)
 {
+    if (microbatch < 0)
+        return NULL;
+    if (s->half) {
+        int slot;
+        const struct in_slot *in = edge_ready(s->inputs[0].edge, s, microbatch);
+        return training_ready(s, microbatch, &in->micro, &slot) ? &s->outs[slot] : NULL;
+    }
     for (int64_t k = 0; k < s->depth; k++)
         if (!s->outs[k].busy)
             return &s->outs[k];
@@ -309,14 +331,18 @@ void runner_kick(struct agent *a)
         if (p->state != PIPELINE_READY)
             continue;
         for (int i = 0; i < p->n_stages; i++) {
-            int64_t m = free_out(&p->stages[i]) ? runnable(&p->stages[i]) : -1;
-            if (m >= 0 && (at < 0 || m < lowest || (m == lowest && p->stages[i].index > p->stages[at].index))) {
+            int64_t m = runnable(&p->stages[i]);
+            if (free_out(&p->stages[i], m) &&
+                (at < 0 || m < lowest || (m == lowest && p->stages[i].index > p->stages[at].index))) {
                 at = i;
                 lowest = m;
             }
         }
-        if (at >= 0)
-            start(a, &p->stages[at], at, lowest, free_out(&p->stages[at]));
+        if (at >= 0) {
+            struct out_slot *out = free_out(&p->stages[at], lowest);
+            r->slot = (int)(out - p->stages[at].outs);
+            start(a, &p->stages[at], at, lowest, out);
+        }
     }
 }
 
@@ -325,7 +351,10 @@ void runner_forget(struct agent *a, struct pipeline *p)
     struct runner *r = a->runner;
     if (!r || !r->busy || r->stage->p != p)
         return;
-    exec_cancel(r->stage->exec);
+    if (r->stage->half)
+        training_cancel(r->stage);
+    else
+        exec_cancel(r->stage->exec);
     if (r->pad) { /* only the pace was left to wait for */
         net_timer_cancel(r->pad);
         r->pad = net_timer(a->net, 0, on_pad, a);

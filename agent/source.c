@@ -5,6 +5,7 @@
 #include "agent/edge.h"
 #include "agent/runner.h"
 #include "agent/source_data.h"
+#include "agent/training.h"
 #include "common/hash.h"
 
 #include <stdio.h>
@@ -20,7 +21,9 @@ enum flight_state { FLIGHT_FREE, FLIGHT_READING, FLIGHT_READ, FLIGHT_FLYING, FLI
 struct flight {
     struct pipeline *p;
     enum flight_state state;
-    int64_t microbatch, first, count;
+    int64_t microbatch, first, count; /* first: of the set; of the step's batch in training */
+    struct micro micro;
+    bool summed;           /* its loss is in its step's sum */
     struct out_slot *slot; /* while READING and READ; until it lands, if an output is an input */
     int64_t *labels;
     int64_t correct;
@@ -30,6 +33,13 @@ struct flight {
     /* of a result with outputs, while SENDING */
     struct wire_tensor *tensors;
     struct net_iov *iov;
+};
+
+/* A step of a training of which microbatches have come through. */
+struct step_sum {
+    int64_t step, of, landed; /* of 0: free */
+    int64_t samples, correct;
+    float *loss; /* by index, so that the sum has one order */
 };
 
 struct source_run {
@@ -44,6 +54,10 @@ struct source_run {
     } * fetches;
     int64_t samples, microbatches; /* of the run; 0 until it is open */
     int64_t at;                    /* next microbatch to look at */
+    int64_t per_step, steps;       /* of a training: microbatches of a full batch (numbers of those that a smaller one
+                                      lacks are left out), and steps in all */
+    struct step_sum *sums;         /* n_flights + 1 of them */
+    int64_t summed_us;             /* when the last step was through */
     int flying;
     bool open, over; /* over: run_done is sent or due, what flies is dropped */
     bool reported;
@@ -66,6 +80,9 @@ static void run_free(struct pipeline *p)
     free(r->fetches);
     for (int64_t i = 0; i < r->n_flights; i++)
         free(r->flights[i].labels);
+    for (int64_t i = 0; r->sums && i <= r->n_flights; i++)
+        free(r->sums[i].loss);
+    free(r->sums);
     free(r->flights);
     wire_free(&r->msg);
     wire_free(&r->next);
@@ -147,8 +164,24 @@ static void refuse(struct agent *a, const struct wire_run *w, yk_err err, const 
 }
 
 /* Which of the samples it is about. */
+static yk_err take_steps(struct source_run *r)
+{
+    const struct sampler *s = &r->data.batches.sampler;
+    r->samples = r->data.samples;
+    r->steps = sampler_steps(s) * r->p->training->config.epochs;
+    r->per_step = (r->w->batch + r->w->microbatch - 1) / r->w->microbatch;
+    r->microbatches = r->steps * r->per_step;
+    if (r->w->step < 0 || r->w->step > r->steps)
+        return yk_fail(
+            &r->why, YK_INVAL, "step %lld of a training of %lld", (long long)r->w->step, (long long)r->steps);
+    r->at = r->w->step * r->per_step;
+    return YK_OK;
+}
+
 static yk_err take_samples(struct source_run *r)
 {
+    if (r->p->training)
+        return take_steps(r);
     int64_t total = r->data.samples, first = r->w->first;
     if (first < 0 || first > total || r->w->count < 0 || r->w->count > total - first)
         return yk_fail(&r->why, YK_INVAL, "samples %lld to %lld of %lld", (long long)first,
@@ -178,6 +211,8 @@ static void open_done(void *arg)
             .job = r->w->job,
             .samples = r->samples,
             .microbatches = r->microbatches,
+            .steps = r->steps,
+            .epoch_steps = p->training ? sampler_steps(&r->data.batches.sampler) : 0,
             .note = r->data.note};
         r->open = true;
         if (r->data.images && pipeline_spare(p))
@@ -249,6 +284,8 @@ static yk_err check_run(struct pipeline *p, const struct wire_run *w, struct yk_
             (long long)p->full);
     if (w->blob && ((!w->inputs.n && !hash_is_hex(w->data)) || (w->labels[0] && !hash_is_hex(w->labels))))
         return yk_fail(why, YK_FORMAT, "the hash of the data is malformed");
+    if (p->training && w->batch < 1)
+        return yk_fail(why, YK_INVAL, "a training in batches of %lld samples", (long long)w->batch);
     if (w->done.n % 2)
         return yk_fail(why, YK_FORMAT, "done is not a list of pairs");
     return YK_OK;
@@ -290,6 +327,8 @@ void source_start(struct pipeline *p, struct wire_msg *msg)
     r->flights = yk_xalloc(((size_t)r->n_flights + 1) * sizeof *r->flights);
     for (int64_t i = 0; i <= r->n_flights; i++)
         r->flights[i].p = p;
+    if (p->training)
+        r->sums = yk_xalloc(((size_t)r->n_flights + 2) * sizeof *r->sums);
     if (r->w->timeout_ms > 0)
         r->timeout = net_timer(a->net, YK_MIN(r->w->timeout_ms, (int64_t)1 << 40) * 1000, on_timeout, p);
     if (r->w->blob)
@@ -315,6 +354,10 @@ static void read_run(void *arg)
     struct source_run *r = p->run;
     /* A fixed batch is filled up; the results of what fills it are dropped. */
     int64_t full = p->batch_sym < 0 ? p->full : f->count;
+    if (p->training) {
+        f->err = source_data_read_step(&r->data, p, f->micro.step, f->first, f->count, f->slot->t, f->labels, &f->why);
+        return;
+    }
     f->err = source_data_read(&r->data, f->first, f->count, full, f->slot->t, f->labels, &f->why);
 }
 
@@ -346,7 +389,7 @@ static void drop(struct pipeline *p, struct flight *f)
 /* An output is one of the inputs. */
 static bool passes_input(const struct pipeline *p)
 {
-    for (int32_t i = 0; i < p->graph->n_outputs; i++)
+    for (int32_t i = 0; i < p->graph->n_outputs - p->graph->n_staying; i++)
         if (p->graph->values[p->graph->outputs[i]].kind == VALUE_INPUT)
             return true;
     return false;
@@ -390,21 +433,47 @@ static struct out_slot *free_slot(struct pipeline *p)
     return NULL;
 }
 
+/* Where microbatch r->at of a training lies; false: a smaller batch has none of this number. */
+static bool place(struct source_run *r, struct flight *f)
+{
+    int64_t step = r->at / r->per_step, index = r->at % r->per_step, m = r->w->microbatch;
+    struct sampler_batch b = sampler_batch(&r->data.batches.sampler, step);
+    f->micro = (struct micro){.step = step, .index = index, .of = (b.count + m - 1) / m, .steps = r->steps};
+    f->first = index * m;
+    f->count = YK_MIN(m, b.count - f->first);
+    f->summed = false;
+    return index < f->micro.of;
+}
+
+static bool is_left_out(struct source_run *r, struct flight *f)
+{
+    if (r->p->training)
+        return !place(r, f);
+    f->first = r->w->first + r->at * r->w->microbatch;
+    f->count = YK_MIN(r->w->microbatch, r->w->first + r->samples - f->first);
+    return is_done(r->w, r->at);
+}
+
+/* Of a training's microbatch the ids are wanted where the scores tell a class. */
+static bool wants_ids(const struct pipeline *p)
+{
+    const struct shape *target = &p->at[0].shapes.of[p->graph->inputs[p->training->target]];
+    return target->dtype == DT_I64 && target->rank == 1;
+}
+
 static void feed(struct pipeline *p)
 {
     struct source_run *r = p->run;
     for (int64_t i = 0; i < r->n_flights && !r->over; i++) {
         struct flight *f = &r->flights[i];
-        while (r->at < r->microbatches && is_done(r->w, r->at))
+        if (f->state != FLIGHT_FREE)
+            continue;
+        while (r->at < r->microbatches && is_left_out(r, f))
             r->at++;
         struct out_slot *slot = free_slot(p);
         if (r->at == r->microbatches || !slot)
             return;
-        if (f->state != FLIGHT_FREE)
-            continue;
         f->microbatch = r->at++;
-        f->first = r->w->first + f->microbatch * r->w->microbatch;
-        f->count = YK_MIN(r->w->microbatch, r->w->first + r->samples - f->first);
         int64_t count = p->batch_sym < 0 ? p->full : f->count;
         const struct pipeline_shapes *at = pipeline_shapes(p, count, &r->why);
         if (!at) {
@@ -416,13 +485,14 @@ static void feed(struct pipeline *p)
         f->tries = 0;
         free(f->labels);
         f->labels = NULL;
-        if (r->w->want_accuracy && r->data.labelled)
+        if (p->training ? wants_ids(p) : r->w->want_accuracy && r->data.labelled)
             f->labels = yk_xalloc((size_t)f->count * sizeof *f->labels);
         f->slot = slot;
         slot->busy = true;
         slot->users = 1;
         slot->microbatch = f->microbatch;
         slot->count = count;
+        slot->micro = f->micro;
         for (int32_t k = 0; k < p->graph->n_inputs; k++)
             slot->t[k].shape = at->shapes.of[p->graph->inputs[k]];
         r->flying++;
@@ -450,10 +520,10 @@ static void consume(struct pipeline *p, int64_t microbatch)
     }
 }
 
-/* How many of the samples have their label as the largest entry of the first output. */
+/* How many of the samples have their label as the largest entry of the first output, or of the scores. */
 static int64_t count_correct(struct pipeline *p, const struct flight *f)
 {
-    const struct stage_input *in = &p->source.inputs[0];
+    const struct stage_input *in = &p->source.inputs[p->training ? p->training->scores : 0];
     if (!f->labels || !in->edge)
         return -1;
     const struct tensor *t = &edge_ready(in->edge, &p->source, f->microbatch)->t[in->position];
@@ -564,11 +634,65 @@ static yk_err send_outputs(struct pipeline *p, struct flight *f, struct wire_res
     return err;
 }
 
+/* ---- steps ---- */
+
+static struct step_sum *sum_of(struct source_run *r, const struct micro *m)
+{
+    struct step_sum *free_one = NULL;
+    for (int64_t i = 0; i <= r->n_flights; i++) {
+        if (r->sums[i].of && r->sums[i].step == m->step)
+            return &r->sums[i];
+        if (!r->sums[i].of)
+            free_one = &r->sums[i];
+    }
+    *free_one = (struct step_sum){.step = m->step, .of = m->of, .loss = yk_xalloc((size_t)m->of * sizeof(float))};
+    return free_one;
+}
+
+/* Adds a microbatch to its step; the last of them sends what the step gave, and stays until yoked can be told. */
+static void collect_step(struct pipeline *p, struct flight *f)
+{
+    struct source_run *r = p->run;
+    struct step_sum *s = sum_of(r, &f->micro);
+    const struct stage_input *in = &p->source.inputs[p->training->loss];
+    if (!f->summed) {
+        int64_t correct = count_correct(p, f);
+        s->loss[f->micro.index] = *(const float *)edge_ready(in->edge, &p->source, f->microbatch)->t[in->position].data;
+        s->samples += f->count;
+        s->correct = correct < 0 || s->correct < 0 ? -1 : s->correct + correct;
+        s->landed++;
+        f->summed = true;
+    }
+    if (s->landed < s->of) {
+        landed(p, f);
+        return;
+    }
+    int64_t now = net_now_us(p->agent->net);
+    struct wire_step w = {.generation = p->generation,
+        .job = r->w->job,
+        .step = s->step,
+        .samples = s->samples,
+        .correct = s->correct,
+        .ms = (double)(now - (r->summed_us ? r->summed_us : r->began_us)) / 1e3};
+    for (int64_t i = 0; i < s->of; i++)
+        w.loss += (double)s->loss[i];
+    if (control_send(p->agent, WIRE_TYPE_step, &w) != YK_OK)
+        return;
+    r->summed_us = now;
+    free(s->loss);
+    *s = (struct step_sum){0};
+    landed(p, f);
+}
+
 static void collect(struct pipeline *p, struct flight *f)
 {
     struct source_run *r = p->run;
     if (r->over) {
         landed(p, f);
+        return;
+    }
+    if (p->training) {
+        collect_step(p, f);
         return;
     }
     if (r->w->want_accuracy && f->correct < 0)
@@ -623,6 +747,7 @@ void source_retry(struct agent *a)
 {
     for (struct pipeline *p = a->pipelines, *next; p; p = next) {
         next = p->next;
+        training_retry(p);
         if (!p->run)
             continue;
         if (p->run->over && !p->run->reported)

@@ -1,5 +1,6 @@
 #include "agent/source_data.h"
 
+#include "agent/training.h"
 #include "common/hash.h"
 
 #include <stdio.h>
@@ -15,19 +16,21 @@ yk_err source_data_plan(struct source_data *d, const struct pipeline *p, const s
 {
     const struct graph *g = p->graph;
     size_t given = w->inputs.n;
-    if (!given && g->n_inputs != 1)
-        return yk_fail(why, YK_UNSUPPORTED, "a data set gives one input, the model has %d ('%.80s' ...)", g->n_inputs,
-            g->n_inputs ? input_name(p, 0) : "");
-    if (given && given != (size_t)g->n_inputs)
-        return yk_fail(why, YK_INVAL, "%zu inputs of the model's %d", given, g->n_inputs);
-    d->n = g->n_inputs;
+    int32_t n = g->n_inputs - (p->training ? 2 : 0); /* target and divisor are made here */
+    if ((!given || p->training) && n != 1)
+        return yk_fail(why, YK_UNSUPPORTED, "a data set gives one input, the model has %d ('%.80s' ...)", n,
+            n ? input_name(p, 0) : "");
+    if (given && given != (size_t)n)
+        return yk_fail(why, YK_INVAL, "%zu inputs of the model's %d", given, n);
+    d->step = -1;
+    d->n = n;
     d->at = yk_xalloc(((size_t)d->n + 1) * sizeof *d->at);
     for (size_t i = 0; i < given; i++) {
         const struct wire_input *in = &w->inputs.at[i];
         int32_t k = 0;
-        while (k < g->n_inputs && g->inputs[k] != in->value)
+        while (k < n && g->inputs[k] != in->value)
             k++;
-        if (k == g->n_inputs)
+        if (k == n)
             return yk_fail(why, YK_INVAL, "value %lld is not an input of the graph", (long long)in->value);
         for (size_t j = 0; j < i; j++)
             if (d->at[j].position == k)
@@ -108,6 +111,86 @@ static yk_err open_one(struct source_data *d, struct source_input *in, const str
     return err;
 }
 
+/* ---- training ---- */
+
+/* The truth of the set is what the graph's target takes, and class ids are the model's. */
+static yk_err check_truth(struct source_data *d, const struct pipeline *p, struct yk_diag *why)
+{
+    const struct pipeline_training *t = p->training;
+    struct data_set *set = d->at[0].set;
+    const struct shape *want = &p->at[0].shapes.of[p->graph->inputs[t->target]], *have = data_truth(set);
+    const struct shape *scores = &p->at[0].shapes.of[p->graph->outputs[t->scores]];
+    struct shape row = {.dtype = want->dtype, .rank = YK_MAX(want->rank - 1, 0)};
+    char a[160], b[160];
+    memcpy(row.dims, want->dims + 1, (size_t)row.rank * sizeof *row.dims);
+    if (grad_loss_has_ids((enum grad_loss)t->config.loss) && scores->rank >= 2)
+        return data_check_labels(set, scores->dims[1], &t->config.ignore_index, why);
+    if (shape_equal(&row, have))
+        return YK_OK;
+    shape_text(have, a, sizeof a);
+    shape_text(&row, b, sizeof b);
+    return yk_fail(why, YK_INVAL, "the truth of a sample is %s, loss %s wants %s", a,
+        grad_loss_name((enum grad_loss)t->config.loss), b);
+}
+
+static yk_err open_training(
+    struct source_data *d, const struct pipeline *p, const struct wire_run *w, struct yk_diag *why)
+{
+    const struct train_config *c = &p->training->config;
+    struct data_set *set = d->at[0].set;
+    int64_t n = data_count(set), held = c->val > 0 ? sampler_share(n, c->val) : 0;
+    d->batches = (struct batches){
+        .set = set, .sampler = {.seed = (uint64_t)c->seed, .samples = n, .held = held, .batch = w->batch}};
+    yk_err err = augment_parse(c->augment ? c->augment : "", &d->batches.augment, why);
+    if (!err)
+        err = batches_check(&d->batches, why);
+    if (!err)
+        err = check_truth(d, p, why);
+    if (err)
+        return err;
+    d->samples = sampler_count(&d->batches.sampler);
+    if (p->batch_sym < 0 && (d->samples % p->full || w->batch % p->full))
+        return yk_fail(why, YK_INVAL,
+            "the model has a fixed batch of %lld: %lld samples in batches of %lld leave a remainder",
+            (long long)p->full, (long long)d->samples, (long long)w->batch);
+    d->x = yk_try_aligned((size_t)(w->batch * shape_bytes(data_sample(set))) + 1);
+    d->y = yk_try_aligned((size_t)(w->batch * shape_bytes(data_truth(set))) + 1);
+    return d->x && d->y ? YK_OK : yk_fail(why, YK_NOMEM, "no memory for a batch of %lld samples", (long long)w->batch);
+}
+
+static float divisor_of(const struct source_data *d, const struct pipeline *p)
+{
+    const struct train_config *c = &p->training->config;
+    int64_t each = shape_count(data_truth(d->batches.set)), ids = 0;
+    if (!grad_loss_has_ids((enum grad_loss)c->loss))
+        return (float)d->count;
+    for (int64_t i = 0; i < d->count * each; i++)
+        ids += ((const int64_t *)d->y)[i] != c->ignore_index;
+    return (float)ids;
+}
+
+yk_err source_data_read_step(struct source_data *d, const struct pipeline *p, int64_t step, int64_t first,
+    int64_t count, struct tensor *t, int64_t *ids, struct yk_diag *why)
+{
+    const struct pipeline_training *tr = p->training;
+    size_t x_row = (size_t)shape_bytes(data_sample(d->batches.set));
+    size_t y_row = (size_t)shape_bytes(data_truth(d->batches.set));
+    if (d->step != step) {
+        d->step = -1;
+        yk_err err = batches_fill(&d->batches, step, d->x, d->y, &d->count, why);
+        if (err)
+            return err;
+        d->step = step;
+        d->divisor = divisor_of(d, p);
+    }
+    memcpy(t[d->at[0].position].data, d->x + (size_t)first * x_row, (size_t)count * x_row);
+    memcpy(t[tr->target].data, d->y + (size_t)first * y_row, (size_t)count * y_row);
+    memcpy(t[tr->divisor].data, &d->divisor, sizeof d->divisor);
+    if (ids)
+        memcpy(ids, d->y + (size_t)first * y_row, (size_t)count * y_row);
+    return YK_OK;
+}
+
 yk_err source_data_open(struct source_data *d, const struct pipeline *p, const struct wire_run *w, struct yk_diag *why)
 {
     const struct source_input *first = NULL;
@@ -126,7 +209,7 @@ yk_err source_data_open(struct source_data *d, const struct pipeline *p, const s
         first = in;
         d->samples = n;
     }
-    return YK_OK;
+    return p->training ? open_training(d, p, w, why) : YK_OK;
 }
 
 yk_err source_data_read(const struct source_data *d, int64_t first, int64_t count, int64_t full, struct tensor *t,
@@ -158,6 +241,8 @@ void source_data_close(struct source_data *d, struct cache *cache)
     }
     if (d->labels)
         cache_release(cache, d->labels);
+    free(d->x);
+    free(d->y);
     free(d->at);
     *d = (struct source_data){0};
 }

@@ -85,8 +85,9 @@ static yk_err check_graph(const struct plan *p, const struct graph *g, struct yk
     if (g->has_hash && strcmp(hash, p->graph_hash) != 0)
         return yk_fail(
             why, YK_INVAL, "the plan is of graph %.12s..., this is %.12s...: plan it again", p->graph_hash, hash);
-    if (p->graph_use && strcmp(p->graph_use, "infer") != 0)
-        return yk_fail(why, YK_INVAL, "the plan is of a graph to '%.40s', this one is to infer", p->graph_use);
+    const char *use = g->n_staying > 0 ? "train" : "infer";
+    if (p->graph_use && strcmp(p->graph_use, use) != 0)
+        return yk_fail(why, YK_INVAL, "the plan is of a graph to '%.40s', this one is to %s", p->graph_use, use);
     if (p->forms && p->n_forms != g->n_nodes)
         return yk_fail(why, YK_INVAL,
             "the plan names %d forms, the graph has %d nodes: give one for each, or leave \"forms\" out", p->n_forms,

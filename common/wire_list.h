@@ -50,7 +50,8 @@
     F(I64, index, _)          /* in its pipeline */ \
     F(LIST, nodes, range)     /* canonical order */ \
     F(STRS, forms, _)         /* one per node of the graph, "" where the node is not in this stage */ \
-    F(I64, depth, _)          /* microbatches in flight */
+    F(I64, depth, _)          /* microbatches in flight */ \
+    F(I64, pair, _)           /* of a training: the stage with the other half of its work; itself if it has both */
 /* A directed edge that this agent sends on or receives from. Stage -1 is the source (graph inputs and outputs). */
 #define WIRE_PART_edge(F) \
     F(I64, id, _)             /* unique in the pipeline */ \
@@ -98,6 +99,9 @@
     F(LIST, params, param) F(LIST, states, state) \
     F(I64, stay, _)           /* so many of the last graph outputs stay with the stage that makes them */ \
     F(I64, loss, _) F(I64, scores, _) /* graph outputs */ \
+    F(I64, outputs, _) F(I64, n_outputs, _) /* the model's own: the first graph output, and how many */ \
+    F(I64, first_backward, _) /* node */ \
+    F(I64, save_every, _)     /* steps between two checkpoint sets; the last step is always saved */ \
     F(I64, target, _) F(I64, divisor, _) /* graph inputs */ \
     F(I64, batch, _)          /* samples of a step */ \
     F(I64, step, _)           /* the next one */ \
@@ -173,7 +177,8 @@
     F(I64, first, _) F(I64, count, _) /* count 0: to the end */ \
     F(I64, microbatch, _) \
     F(I64S, done, _)          /* microbatches that already have a result, as [first, last] pairs */ \
-    F(BOOL, want_outputs, _) F(BOOL, want_accuracy, _) F(I64, timeout_ms, _)
+    F(BOOL, want_outputs, _) F(BOOL, want_accuracy, _) F(I64, timeout_ms, _) \
+    F(I64, batch, _) F(I64, step, _) /* of a training: samples of a step, and the step to begin with; count is 0 */
 /* source -> yoked: the data set was opened. */
 #define WIRE_run_started(F) F(I64, generation, _) F(STR, job, _) F(I64, samples, _) F(I64, microbatches, _) \
     F(I64, steps, _) F(I64, epoch_steps, _) /* of a training: all, and of one epoch; samples are those of an epoch */ \
@@ -191,7 +196,7 @@
 /* Square sums of an agent's gradients of a step, by parameter; yoked answers every agent of the generation with the
  * norm over all of them. Only where the norm is clipped. */
 #define WIRE_norms(F) F(I64, generation, _) F(I64, step, _) F(I64S, values, _) F(F64S, sums, _)
-#define WIRE_norm(F) F(I64, generation, _) F(I64, step, _) F(F64, norm, _)
+#define WIRE_norm(F) F(I64, term, _) F(I64, generation, _) F(I64, step, _) F(F64, norm, _)
 /* agent -> yoked, head of a data stream on the blob connection: what it holds behind `step` steps. */
 #define WIRE_part(F) F(I64, generation, _) F(STR, job, _) F(I64, step, _) F(LIST, kept, kept) F(I64, bytes, _)
 #define WIRE_run_done(F) F(I64, generation, _) F(STR, job, _) F(STR, error, _) F(STR, text, _) F(F64, ms, _)
@@ -214,7 +219,8 @@
 #define WIRE_microbatch(F) \
     F(I64, generation, _) F(I64, edge, _) F(I64, microbatch, _) F(I64, count, _) /* samples */ \
     F(BOOL, backward, _) F(LIST, sizes, size) F(LIST, tensors, tensor) F(I64, body_bytes, _) \
-    F(I64, step, _) F(I64, index, _) F(I64, of, _) /* of a training: which of its `of` microbatches */
+    F(I64, step, _) F(I64, index, _) F(I64, of, _) /* of a training: which of the step's `of` microbatches */ \
+    F(I64, steps, _)          /* of the whole training */
 /* Receiver -> sender: n more slots are free. */
 #define WIRE_credit(F) F(I64, generation, _) F(I64, edge, _) F(I64, n, _)
 /* Data connection, purpose probe. dir: "to" (dialler sends), "from", "both"; then streams headed by probe_data. */

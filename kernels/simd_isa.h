@@ -2,9 +2,8 @@
  * their flags, and simd_isa_best() picks by what the processor says.
  *
  * Everything here works on channels-last data (NHWC): a pixel is a run of channels. A sum over k is made of partial
- * sums of simd_kc(k) terms, each term one fused multiply-add in ascending order from 0, partial sums added in order.
- * That does not mention vectors or tiles, so all sets that have a fused multiply-add give the same bits: their forms
- * are
+ * sums of SIMD_KC terms, each term one fused multiply-add in ascending order from 0, partial sums added in order. That
+ * does not mention vectors or tiles, so all sets that have a fused multiply-add give the same bits: their forms are
  * "...@fma", on x86-64 and on aarch64. A processor without one has "...@generic". */
 #ifndef YK_SIMD_ISA_H
 #define YK_SIMD_ISA_H
@@ -12,11 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Short partial sums keep the error of long ones down: it grows with their length and their number. */
-static inline int64_t simd_kc(int64_t k)
-{
-    return k <= 1152 ? 32 : 64;
-}
+#define SIMD_KC 256
 
 /* y = act(y + bias + add), by element in that order; NaN passes. */
 enum simd_act {
@@ -97,7 +92,6 @@ struct simd_isa {
      * 0 or 1. y may be x. */
     float (*soft)(float *y, const float *x, int64_t n, float scale, const float *mask, int64_t mask_step);
     void (*scale)(float *y, float f, int64_t n);
-    float (*peak)(int64_t rounds); /* 24 vl operations a round, as fast as a core can */
 };
 
 /* Floats of a packed b: columns are rounded up to the vector length. */

@@ -352,7 +352,8 @@ void blobs_sweep(const struct blobs *b, int64_t part_s, int64_t output_s)
         size_t n = strlen(e->d_name);
         struct stat st;
         bool part = n > 5 && strcmp(e->d_name + n - 5, ".part") == 0;
-        bool output = strncmp(e->d_name, "job-", 4) == 0 && n > 4 && strcmp(e->d_name + n - 4, ".npy") == 0;
+        const char *dot = strrchr(e->d_name, '.');
+        bool output = strncmp(e->d_name, "job-", 4) == 0 && dot && (!strcmp(dot, ".npy") || !strcmp(dot, ".onnx"));
         if ((part || output) && fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
             now - (int64_t)st.st_mtime > (part ? part_s : output_s))
             unlinkat(dirfd(d), e->d_name, 0);

@@ -28,8 +28,8 @@ bool blobs_find(const struct blobs *b, const char *hash, int64_t *bytes); /* byt
 /* The bytes, mapped for as long as b is open. YK_NOTFOUND; YK_IO names the file if it is gone or too short. */
 yk_err blobs_map(struct blobs *b, const char *hash, const uint8_t **data, int64_t *bytes, struct yk_diag *why);
 
-/* Removes uploads that nobody went on with for part_s seconds (-1: all) and outputs of jobs (job-*.npy) older than
- * output_s. For the thread that also writes uploads. */
+/* Removes uploads that nobody went on with for part_s seconds (-1: all) and outputs of jobs (job-*.npy, job-*.onnx)
+ * older than output_s. For the thread that also writes uploads. */
 void blobs_sweep(const struct blobs *b, int64_t part_s, int64_t output_s);
 
 /* ---- uploads; any thread, one at a time for one hash ---- */

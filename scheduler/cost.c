@@ -279,6 +279,8 @@ yk_err cost_memory_parts(
         return err;
     *each = plan.in_bytes + plan.out_bytes;
     *fixed = plan.total_bytes - *each;
+    if (m->req->training) /* what the optimizer keeps for each gradient that stays */
+        *fixed += plan.stay_bytes * m->req->training->state_bytes;
     memplan_fini(&plan);
     return YK_OK;
 }
@@ -290,7 +292,7 @@ yk_err cost_memory(
     yk_err err = memplan_make(m->graph, &m->shapes, in_stage, m->table, depth, &plan, why);
     if (err)
         return err;
-    *out = plan.total_bytes;
+    *out = plan.total_bytes + (m->req->training ? plan.stay_bytes * m->req->training->state_bytes : 0);
     memplan_fini(&plan);
     return YK_OK;
 }

@@ -32,7 +32,12 @@ static struct generation *find(struct sched *s, int64_t id)
     return find_in(s->generations, id);
 }
 
-static struct generation_agent *member(struct generation *g, const char *agent)
+struct generation *sched_generation(struct sched *s, int64_t id)
+{
+    return find(s, id);
+}
+
+struct generation_agent *sched_member(struct generation *g, const char *agent)
 {
     for (int i = 0; i < g->n_agents; i++)
         if (strcmp(g->agents[i].id, agent) == 0)
@@ -79,6 +84,7 @@ static void generation_free(struct generation *g)
     drop_early(g);
     plan_free(g->plan);
     free(g->took);
+    free(g->norms.sums);
     free(g);
 }
 
@@ -151,7 +157,7 @@ void dispatch_fini(struct sched *s)
 void dispatch_agent_lost(struct sched *s, struct fleet_agent *a)
 {
     for (struct generation *g = s->generations; g;) {
-        if (!member(g, a->id)) {
+        if (!sched_member(g, a->id)) {
             g = g->next;
             continue;
         }
@@ -161,240 +167,6 @@ void dispatch_agent_lost(struct sched *s, struct fleet_agent *a)
         jobs_lost(s, j, why);
         g = s->generations; /* the list has changed */
     }
-}
-
-/* ---- loading ---- */
-
-struct loading { /* what the load messages of one pipeline are made from */
-    struct sched *sched;
-    struct generation *g;
-    const struct plan_pipeline *line;
-    struct fleet_agent **stage_agent;
-    struct fleet_agent *source;
-    struct cut_edges edges;
-    uint8_t (*tickets)[16];
-    int64_t **values, **also; /* by edge */
-    int32_t *stage_of;
-};
-
-static struct fleet_agent *end_of(const struct loading *l, int32_t stage)
-{
-    return stage < 0 ? l->source : l->stage_agent[stage];
-}
-
-static void fill_edge(
-    const struct loading *l, int32_t i, const struct fleet_agent *self, struct wire_edge *out, const char **urls)
-{
-    const struct cut_edge *e = &l->edges.at[i];
-    struct fleet_agent *from = end_of(l, e->from), *to = end_of(l, e->to);
-    const struct fleet_agent *peer = self == from ? to : from;
-    *out = (struct wire_edge){.id = i,
-        .from = e->from,
-        .to = e->to,
-        .also = {l->also[i], (size_t)e->n_also},
-        .values = {l->values[i], (size_t)e->n_values},
-        .codec = plan_codec_name(plan_codec_of(l->g->plan, l->g->pipeline, e->from, e->to)),
-        .peer = peer->id,
-        .ticket = {l->tickets[i], 16},
-        .credits = l->line->depth};
-    /* The sender dials if the receiver can be dialled; else the receiver does. */
-    bool receiver_listens = to->n_urls > 0;
-    if (from != to && (self == from) == receiver_listens) {
-        *urls = fleet_url(peer, self);
-        out->urls.at = urls;
-        out->urls.n = *urls != NULL;
-    }
-}
-
-static yk_err send_load(const struct loading *l, struct fleet_agent *a)
-{
-    const struct graph *graph = l->g->model->graph;
-    int32_t n_nodes = graph->n_nodes;
-    char job[24];
-    int64_t *at = yk_xalloc(((size_t)graph->n_syms + 1) * sizeof *at);
-    snprintf(job, sizeof job, "%lld", (long long)l->g->job->id);
-    struct wire_size *sizes = yk_xalloc(((size_t)graph->n_syms + 1) * sizeof *sizes);
-    struct wire_stage *stages = yk_xalloc(((size_t)l->line->n_stages + 1) * sizeof *stages);
-    struct wire_edge *edges = yk_xalloc(((size_t)l->edges.n + 1) * sizeof *edges);
-    const char **urls = yk_xalloc(((size_t)l->edges.n + 1) * sizeof *urls);
-    graph_sizes(graph, l->g->job->sizes, l->g->plan->microbatch, at);
-    for (int32_t i = 0; i < graph->n_syms; i++)
-        sizes[i] = (struct wire_size){graph->syms[i], at[i]};
-    struct wire_load load = {.term = store_term(l->sched->store),
-        .generation = l->g->id,
-        .job = job,
-        .kind = l->g->job->kind,
-        .graph = l->g->model->graph_hash,
-        .source = l->source->id,
-        .depth = l->line->depth,
-        .timeout_ms = job_state_deadline_ms(JOB_LOADING)};
-    load.sizes.at = sizes;
-    load.sizes.n = (size_t)graph->n_syms;
-    load.stages.at = stages;
-    for (int32_t s = 0; s < l->line->n_stages; s++) {
-        if (l->stage_agent[s] != a)
-            continue;
-        struct wire_stage *st = &stages[load.stages.n++];
-        struct wire_range *ranges = yk_xalloc(((size_t)l->line->stages[s].n_nodes + 1) * sizeof *ranges);
-        for (int32_t r = 0; r < l->line->stages[s].n_nodes; r++)
-            ranges[r] = (struct wire_range){l->line->stages[s].nodes[r].first, l->line->stages[s].nodes[r].last};
-        *st = (struct wire_stage){.index = s, .depth = l->line->depth};
-        st->nodes.at = ranges;
-        st->nodes.n = (size_t)l->line->stages[s].n_nodes;
-        if (l->g->plan->forms) {
-            st->forms.at = yk_xalloc(((size_t)n_nodes + 1) * sizeof *st->forms.at);
-            st->forms.n = (size_t)n_nodes;
-            for (int32_t i = 0; i < n_nodes; i++)
-                st->forms.at[i] = l->stage_of[i] == s ? l->g->plan->forms[i] : "";
-        }
-    }
-    load.edges.at = edges;
-    for (int32_t i = 0; i < l->edges.n; i++)
-        if (end_of(l, l->edges.at[i].from) == a || end_of(l, l->edges.at[i].to) == a) {
-            fill_edge(l, i, a, &edges[load.edges.n], &urls[load.edges.n]);
-            load.edges.n++;
-        }
-    yk_err err = fleet_send(a, WIRE_TYPE_load, &load);
-    for (size_t i = 0; i < load.stages.n; i++) {
-        free(stages[i].nodes.at);
-        free(stages[i].forms.at);
-    }
-    free(at);
-    free(sizes);
-    free(stages);
-    free(edges);
-    free(urls);
-    return err;
-}
-
-static yk_err add_member(struct generation *g, struct fleet_agent *a, int64_t bytes, struct yk_diag *why)
-{
-    struct generation_agent *m = member(g, a->id);
-    if (!m) {
-        if (g->n_agents == (int)YK_COUNT(g->agents))
-            return yk_fail(why, YK_LIMIT, "a pipeline over more than %zu agents", YK_COUNT(g->agents));
-        m = &g->agents[g->n_agents++];
-        snprintf(m->id, sizeof m->id, "%s", a->id);
-        a->loaded++;
-    }
-    m->reserved_bytes += bytes;
-    a->reserved_bytes += bytes;
-    return YK_OK;
-}
-
-static yk_err join_edges(struct loading *l, const struct shapes *shapes, struct yk_diag *why)
-{
-    int32_t n = l->line->n_stages, *agent_of = yk_xalloc(((size_t)n + 1) * sizeof *agent_of);
-    for (int32_t s = 0; s < n; s++)
-        while (l->stage_agent[agent_of[s]] != l->stage_agent[s])
-            agent_of[s]++;
-    yk_err err = cut_edges_join(&l->edges, shapes, agent_of, n, why);
-    free(agent_of);
-    return err;
-}
-
-static int64_t *widen(const int32_t *from, int32_t n)
-{
-    int64_t *to = yk_xalloc(((size_t)n + 1) * sizeof *to);
-    for (int32_t k = 0; k < n; k++)
-        to[k] = from[k];
-    return to;
-}
-
-static yk_err find_edges(struct loading *l, struct yk_diag *why)
-{
-    const struct graph *graph = l->g->model->graph;
-    struct shapes shapes;
-    int64_t *sizes = yk_xalloc(((size_t)graph->n_syms + 1) * sizeof *sizes);
-    graph_sizes(graph, l->g->job->sizes, l->g->plan->microbatch, sizes);
-    yk_err err = shapes_infer(graph, sizes, NULL, &shapes, why);
-    free(sizes);
-    if (err)
-        return err;
-    err = plan_stage_of(l->g->plan, l->g->pipeline, graph->n_nodes, l->stage_of, why);
-    if (!err)
-        err = cut_edges_find(graph, &shapes, l->stage_of, l->line->n_stages, &l->edges, why);
-    if (!err)
-        err = join_edges(l, &shapes, why);
-    shapes_fini(&shapes);
-    if (err)
-        return err;
-    l->tickets = yk_xalloc(((size_t)l->edges.n + 1) * sizeof *l->tickets);
-    l->values = yk_xalloc(((size_t)l->edges.n + 1) * sizeof *l->values);
-    l->also = yk_xalloc(((size_t)l->edges.n + 1) * sizeof *l->also);
-    for (int32_t i = 0; i < l->edges.n; i++) {
-        const struct cut_edge *e = &l->edges.at[i];
-        net_random(l->sched->net, l->tickets[i], sizeof l->tickets[i]);
-        l->values[i] = widen(e->values, e->n_values);
-        l->also[i] = widen(e->also, e->n_also);
-    }
-    return YK_OK;
-}
-
-static yk_err load_pipeline(struct sched *s, struct generation *g, struct yk_diag *why)
-{
-    struct loading l = {.sched = s, .g = g, .line = &g->plan->pipelines[g->pipeline]};
-    l.source = fleet_find(s->fleet, g->plan->source ? g->plan->source : "");
-    l.stage_agent = yk_xalloc(((size_t)l.line->n_stages + 1) * sizeof *l.stage_agent);
-    l.stage_of = yk_xalloc(((size_t)g->model->graph->n_nodes + 1) * sizeof *l.stage_of);
-    g->took = yk_xalloc(((size_t)l.line->n_stages + 1) * sizeof *g->took);
-    yk_err err = YK_OK;
-    if (!l.source || l.source->state != FLEET_ALIVE)
-        err = yk_fail(why, YK_CLOSED, "source %s is away", g->plan->source ? g->plan->source : "?");
-    if (!err) {
-        snprintf(g->source, sizeof g->source, "%s", l.source->id);
-        err = add_member(g, l.source, 0, why);
-    }
-    for (int32_t k = 0; k < l.line->n_stages && !err; k++) {
-        l.stage_agent[k] = fleet_find(s->fleet, l.line->stages[k].agent);
-        if (!l.stage_agent[k] || l.stage_agent[k]->state != FLEET_ALIVE)
-            err = yk_fail(why, YK_CLOSED, "agent %s is away", l.line->stages[k].agent);
-        else
-            err = add_member(g, l.stage_agent[k], l.line->stages[k].memory_bytes, why);
-        if (!err)
-            g->took[k].slow_factor = l.stage_agent[k]->slow_factor;
-    }
-    if (!err)
-        err = find_edges(&l, why);
-    for (int i = 0; i < g->n_agents && !err; i++) {
-        struct fleet_agent *a = fleet_find(s->fleet, g->agents[i].id);
-        err = send_load(&l, a);
-        if (err)
-            yk_fail(why, err, "cannot tell agent %s to load: %s", a->name, yk_err_text(err));
-    }
-    for (int32_t i = 0; l.values && l.also && i < l.edges.n; i++) {
-        free(l.values[i]);
-        free(l.also[i]);
-    }
-    free(l.values);
-    free(l.also);
-    free(l.tickets);
-    cut_edges_fini(&l.edges);
-    free(l.stage_agent);
-    free(l.stage_of);
-    return err;
-}
-
-yk_err dispatch_load(
-    struct sched *s, struct job *j, struct model *m, const struct plan *plan, int64_t plan_id, struct yk_diag *why)
-{
-    for (int32_t i = 0; i < plan->n_pipelines; i++) {
-        struct generation *g = yk_xalloc(sizeof *g);
-        g->id = ++s->next_generation;
-        g->job = j;
-        g->model = m;
-        g->plan = plan_copy(plan);
-        g->plan_id = plan_id;
-        g->pipeline = i;
-        g->next = s->generations;
-        s->generations = g;
-        yk_err err = load_pipeline(s, g, why);
-        if (err) {
-            dispatch_drop(s, j);
-            return err;
-        }
-    }
-    return YK_OK;
 }
 
 /* ---- running ---- */
@@ -444,7 +216,9 @@ static yk_err send_run(struct sched *s, struct generation *g, int64_t count)
         .data = j->n_inputs ? j->inputs[0].data : j->data,
         .blob = j->n_inputs > 0,
         .labels = j->labels,
-        .split = j->split ? j->split : "t10k",
+        .split = j->split      ? j->split
+                 : j->training ? "train"
+                               : "t10k",
         .mean = {j->mean, (size_t)j->n_mean},
         .std = {j->std, (size_t)j->n_std},
         .preprocess = j->preprocess ? j->preprocess
@@ -454,7 +228,9 @@ static yk_err send_run(struct sched *s, struct generation *g, int64_t count)
         .microbatch = j->microbatch,
         .done = {done, n},
         .want_outputs = j->want_outputs,
-        .want_accuracy = j->want_accuracy};
+        .want_accuracy = j->want_accuracy,
+        .batch = j->training ? j->batch : 0,
+        .step = j->training ? j->training->saved.step : 0};
     run.inputs.at = inputs;
     run.inputs.n = (size_t)j->n_inputs;
     yk_err err = a ? fleet_send(a, WIRE_TYPE_run, &run) : YK_CLOSED;
@@ -503,7 +279,7 @@ static bool is_input_error(yk_err err)
 
 static void on_loaded(struct sched *s, struct fleet_agent *a, struct generation *g, const struct wire_loaded *m)
 {
-    struct generation_agent *member_ = member(g, a->id);
+    struct generation_agent *member_ = sched_member(g, a->id);
     struct job *j = g->job;
     if (!member_ || !j || j->state != JOB_LOADING)
         return;
@@ -535,6 +311,10 @@ static void on_run_started(struct sched *s, struct generation *g, const struct w
     struct yk_diag why = {0};
     if (!j || j->state != JOB_RUNNING)
         return;
+    if (j->training) {
+        jobs_train_started(s, j, m);
+        return;
+    }
     bool first = j->samples == 0;
     if (job_set_samples(j, m->samples, &why)) {
         jobs_fail(s, j, "%s", why.text);
@@ -559,7 +339,7 @@ static void on_run_done(struct sched *s, struct fleet_agent *a, struct generatio
         jobs_fail(s, j, "agent %s: %s", a->name, m->text);
     else if (m->error[0])
         jobs_lost(s, j, m->text);
-    else if (!g->learned)
+    else if (!g->learned && !j->training)
         run_all(s, j);
 }
 
@@ -684,7 +464,7 @@ static void on_ping(struct sched *s, struct fleet_agent *a, const struct wire_pi
     for (size_t i = 0; i < w->generations.n; i++) {
         struct generation *g = find(s, w->generations.at[i]);
         struct wire_unload unload = {.term = store_term(s->store), .generation = w->generations.at[i]};
-        if (!g || !member(g, a->id))
+        if (!g || !sched_member(g, a->id))
             fleet_send(a, WIRE_TYPE_unload, &unload);
     }
 }
@@ -709,6 +489,16 @@ yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg
         if ((g = find(s, msg->as.result.generation)) && strcmp(g->source, a->id) == 0)
             take_result(s, g, &msg->as.result, NULL, NULL);
         return YK_OK;
+    case WIRE_TYPE_step:
+        g = find(s, msg->as.step.generation);
+        if (g && g->job && g->job->training && strcmp(g->source, a->id) == 0)
+            jobs_train_step(s, g, &msg->as.step);
+        return YK_OK;
+    case WIRE_TYPE_norms:
+        g = find(s, msg->as.norms.generation);
+        if (g && g->job && g->job->training && sched_member(g, a->id))
+            jobs_train_norms(s, g, a, &msg->as.norms);
+        return YK_OK;
     case WIRE_TYPE_run_done:
         g = find(s, msg->as.run_done.generation);
         if (g && g->job->state == JOB_RUNNING && strcmp(g->source, a->id) == 0)
@@ -718,12 +508,12 @@ yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg
         g = find(s, msg->as.stage_stats.generation);
         if (!g)
             g = find_in(s->ended, msg->as.stage_stats.generation);
-        if (g && member(g, a->id))
+        if (g && sched_member(g, a->id))
             on_stats(s, a, g, &msg->as.stage_stats);
         return YK_OK;
     case WIRE_TYPE_stage_failed:
         g = find(s, msg->as.stage_failed.generation);
-        if (g && g->job && member(g, a->id)) {
+        if (g && g->job && sched_member(g, a->id)) {
             char why[400];
             snprintf(why, sizeof why, "agent %.60s: %.300s", a->name, msg->as.stage_failed.text);
             jobs_lost(s, g->job, why);
@@ -786,6 +576,11 @@ static yk_err read_tensor(const struct wire_tensor *t, struct shape *shape, int6
 yk_err dispatch_stream(void *sched, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink)
 {
     struct sched *s = sched;
+    if (head->type == WIRE_TYPE_part) {
+        struct generation *of = find(s, head->as.part.generation);
+        bool right = of && of->job && of->job->training && sched_member(of, a->id);
+        return jobs_train_part(s, right ? of : NULL, a, head, sink);
+    }
     if (head->type != WIRE_TYPE_result)
         return YK_STATE;
     const struct wire_result *r = &head->as.result;

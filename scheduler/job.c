@@ -83,6 +83,7 @@ void job_free(struct job *j)
     free(j->std);
     free(j->done_map);
     plan_free(j->forced);
+    training_free(j->training);
     free(j);
 }
 
@@ -239,7 +240,7 @@ static yk_err take_from_plan(const struct json *o, struct job *j, const char *ob
 static yk_err parse_job(const struct json *o, struct job *j, struct yk_diag *why)
 {
     static const char *const known[] = {"kind", "model", "data", "source", "batch", "microbatch", "objective",
-        "deadline_ms", "codec", "pin", "plan", "outputs", "accuracy", "sizes", NULL};
+        "deadline_ms", "codec", "pin", "plan", "outputs", "accuracy", "sizes", "train", NULL};
     static const char *const codecs[] = {"fp32", "fp16", "int8", NULL}, *const pins[] = {"first", "last", NULL};
     bool *const codec_flags[] = {&j->codec_allowed[0], &j->codec_allowed[1], &j->codec_allowed[2]};
     bool *const pin_flags[] = {&j->pin_first, &j->pin_last};
@@ -251,14 +252,21 @@ static yk_err parse_job(const struct json *o, struct job *j, struct yk_diag *why
         err = get_text(o, "kind", &j->kind, why);
     if (!err)
         err = get_text(o, "model", &j->model, why);
-    if (!err && (!j->kind || (strcmp(j->kind, "infer") != 0 && strcmp(j->kind, "batch") != 0)))
-        err = yk_fail(why, j->kind ? YK_UNSUPPORTED : YK_INVAL, "kind is infer or batch%s%s", j->kind ? ", not " : "",
-            j->kind ? j->kind : "");
+    bool train = j->kind && strcmp(j->kind, "train") == 0;
+    if (!err && (!j->kind || (strcmp(j->kind, "infer") != 0 && strcmp(j->kind, "batch") != 0 && !train)))
+        err = yk_fail(why, j->kind ? YK_UNSUPPORTED : YK_INVAL, "kind is infer, batch or train%s%s",
+            j->kind ? ", not " : "", j->kind ? j->kind : "");
+    if (!err && train) {
+        j->training = yk_xalloc(sizeof *j->training);
+        err = train_config_read(json_find(o, "train"), &j->training->config, why);
+    } else if (!err && json_find(o, "train")) {
+        err = yk_fail(why, YK_INVAL, "train goes with kind train");
+    }
     if (!err && !j->model)
         err = yk_fail(why, YK_INVAL, "model is missing");
     if (!err)
         err = get_text(o, "source", &j->source, why);
-    j->batch = 1;
+    j->batch = train ? 64 : 1;
     if (!err)
         err = json_get_i64(o, "batch", false, 1, 1000000000, &j->batch, why);
     if (!err)
@@ -280,6 +288,13 @@ static yk_err parse_job(const struct json *o, struct job *j, struct yk_diag *why
         err = parse_words(o, "pin", pins, pin_flags, why);
     if (!err)
         err = parse_sizes(json_find(o, "sizes"), j, why);
+    if (!err && train && (j->pin_last || j->want_outputs || j->deadline_ms))
+        err = yk_fail(why, YK_INVAL, "a train job takes no %s",
+            j->pin_last       ? "pin of the last stage"
+            : j->want_outputs ? "outputs"
+                              : "deadline_ms");
+    if (!err && train && j->objective != SOLVE_THROUGHPUT)
+        err = yk_fail(why, YK_INVAL, "the objective of a train job is throughput");
     const struct json *plan = json_find(o, "plan");
     if (!err && plan)
         err = plan_from_json(plan, &j->forced, why);

@@ -6,6 +6,7 @@
 #include "common/plan.h"
 #include "scheduler/solve.h"
 #include "scheduler/store.h"
+#include "scheduler/training.h"
 
 /* X(NAME, text, deadline_ms, way out when the deadline passes, what it waits for) */
 #define JOB_STATES(X)                                                                      \
@@ -54,8 +55,9 @@ struct job {
     int64_t *sizes; /* by named dimension of the graph, 0 unknown; NULL until it is resolved */
     double *mean, *std;
     int n_mean, n_std;
-    struct plan *forced; /* given by the client; NULL */
-    char **forms;        /* fixed at the first plan */
+    struct training *training; /* of a train job; NULL */
+    struct plan *forced;       /* given by the client; NULL */
+    char **forms;              /* fixed at the first plan */
     int32_t n_forms;
 
     int64_t samples, microbatches; /* 0 until the source opened the data */

@@ -75,28 +75,29 @@ yk_err job_data_sizes(struct job *j, const struct graph *g, struct yk_diag *why)
     yk_err err = given_sizes(j, g, why);
     if (!err)
         err = all_sized(j, g, why);
-    return err ? err : keep_whole(j, g, why);
+    return err || j->training ? err : keep_whole(j, g, why);
 }
 
 /* ---- inputs ---- */
 
 static yk_err match_inputs(struct job *j, const struct graph *g, struct yk_diag *why)
 {
-    if (j->n_inputs == 1 && !j->inputs[0].name && g->n_inputs == 1)
+    int32_t n = g->n_inputs - (j->training ? TRAINING_INPUTS : 0);
+    if (j->n_inputs == 1 && !j->inputs[0].name && n == 1)
         j->inputs[0].name = yk_xstrdup(g->values[g->inputs[0]].name);
-    const char **names = yk_xalloc(((size_t)g->n_inputs + 1) * sizeof *names);
-    for (int32_t i = 0; i < g->n_inputs; i++)
+    const char **names = yk_xalloc(((size_t)n + 1) * sizeof *names);
+    for (int32_t i = 0; i < n; i++)
         names[i] = g->values[g->inputs[i]].name;
-    char *known = list_names(names, g->n_inputs);
+    char *known = list_names(names, n);
     yk_err err = YK_OK;
     if (j->n_inputs == 1 && !j->inputs[0].name)
-        err = yk_fail(why, YK_INVAL, "the model has %d inputs (%.200s): give each by name, --input=NAME=FILE",
-            g->n_inputs, known);
+        err =
+            yk_fail(why, YK_INVAL, "the model has %d inputs (%.200s): give each by name, --input=NAME=FILE", n, known);
     for (int i = 0; i < j->n_inputs && !err; i++) {
         int32_t k = 0;
-        while (k < g->n_inputs && strcmp(names[k], j->inputs[i].name) != 0)
+        while (k < n && strcmp(names[k], j->inputs[i].name) != 0)
             k++;
-        if (k == g->n_inputs)
+        if (k == n)
             err = yk_fail(why, YK_INVAL, "the model has no input '%.60s'; it has %.200s", j->inputs[i].name, known);
         else
             j->inputs[i].value = g->inputs[k];
@@ -104,7 +105,7 @@ static yk_err match_inputs(struct job *j, const struct graph *g, struct yk_diag 
             if (j->inputs[m].value == j->inputs[i].value)
                 err = yk_fail(why, YK_INVAL, "input '%.60s' is given twice", j->inputs[i].name);
     }
-    for (int32_t k = 0; k < g->n_inputs && !err; k++) {
+    for (int32_t k = 0; k < n && !err; k++) {
         int i = 0;
         while (i < j->n_inputs && j->inputs[i].value != g->inputs[k])
             i++;
@@ -310,8 +311,9 @@ yk_err job_data_resolve(struct job *j, const struct graph *g, struct blobs *blob
         err = read_inputs(j, g, blobs, why);
     if (!err)
         err = all_sized(j, g, why);
-    if (!err)
-        err = find_outputs(j, g, blobs, why);
+    if (err || j->training) /* nothing but the trained model comes out, and the split is the job's own */
+        return err;
+    err = find_outputs(j, g, blobs, why);
     if (!err)
         err = keep_whole(j, g, why);
     return err ? err : fix_microbatch(j, g, why);

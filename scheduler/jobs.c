@@ -188,6 +188,7 @@ void jobs_move(struct sched *s, struct job *j, enum job_state to, const char *re
         metrics_add(to == JOB_DONE ? METRIC_jobs_done_total : METRIC_jobs_failed_total, 1);
         metrics_observe_us(METRIC_job_seconds, (j->ended_ms - j->created_ms) * 1000);
         dispatch_drop(s, j);
+        jobs_train_end(s, j);
     }
     if (!job_ended(to)) {
         jobs_save(s, j);
@@ -250,7 +251,7 @@ static void put_measured(struct sched *s, struct job *j)
     double ms;
     if (!j->run_last_us || j->run_count <= 0)
         return;
-    bool steady = later > 0 && strcmp(j->kind, "batch") == 0;
+    bool steady = later > 0 && strcmp(j->kind, "infer") != 0;
     if (steady)
         ms = (double)(j->run_last_us - j->run_first_us) / 1e3 / (double)later * (double)j->batch;
     else
@@ -357,7 +358,7 @@ static void restore_one(void *arg, const struct store_job *row)
     split_forms(j, row->forms);
     if (row->outputs[0])
         j->outputs_json = yk_xstrdup(row->outputs);
-    if (row->samples > 0 && row->microbatch > 0 && !job_set_samples(j, row->samples, &why) &&
+    if (!j->training && row->samples > 0 && row->microbatch > 0 && !job_set_samples(j, row->samples, &why) &&
         row->done_map_len == (size_t)(j->microbatches + 7) / 8) {
         memcpy(j->done_map, row->done_map, row->done_map_len);
         for (int64_t i = 0; i < j->microbatches; i++)

@@ -99,7 +99,7 @@ static void on_plan(void *arg, yk_err err, const char *why, struct plan *plan)
         }
         return;
     }
-    struct model *m = sched_model_find(s, j->model);
+    struct model *m = j->training ? j->training->model : sched_model_find(s, j->model);
     struct yk_diag reason = {0};
     j->deaths = 0;
     fix_forms(j, plan);
@@ -157,26 +157,27 @@ static void drop_gone_forms(struct sched *s, struct job *j)
     j->forced = NULL;
 }
 
-/* The row says that it is being planned: now whatever reads the job's data and plan may. */
-static void start_planning(void *arg)
+/* m: the model, or the training graph of it. */
+static void plan_with(struct plan_wait *w, struct job *j, struct model *m)
 {
-    struct plan_wait *w = arg;
     struct sched *s = w->s;
-    struct job *j = s->closing ? NULL : jobs_find(s, w->job);
     struct yk_diag why = {0};
-    if (!j || j->state != JOB_PLANNING) {
+    yk_err err = model_load(m, s->blobs, &why);
+    if (!err)
+        err = job_data_resolve(j, m->graph, s->blobs, &why);
+    if (!err && j->training)
+        err = jobs_train_resume(s, j, &why);
+    if (err) {
         free(w);
-        return;
-    }
-    struct model *m = sched_model_find(s, j->model);
-    if (!m || model_load(m, s->blobs, &why) || job_data_resolve(j, m->graph, s->blobs, &why)) {
-        free(w);
-        jobs_fail(s, j, "%s", m ? why.text : "the model is gone");
+        jobs_fail(s, j, "%s", why.text);
         return;
     }
     bool retry = j->replans > 0 || j->done_map;
     if (retry)
         drop_gone_forms(s, j);
+    struct solve_training training;
+    if (j->training)
+        training_for_solver(j->training, &training);
     struct planning_request r = {.model = m,
         .kind = j->kind,
         .source = !retry || source_known(s, j) ? j->source : NULL, /* uploaded data can go to another, later */
@@ -190,10 +191,53 @@ static void start_planning(void *arg)
         .pin_first = j->pin_first,
         .pin_last = j->pin_last,
         .forced = j->forced && (!retry || forced_alive(s, j->forced)) ? j->forced : NULL,
-        .forms = j->n_forms == m->graph->n_nodes ? j->forms : NULL};
+        .forms = j->n_forms == m->graph->n_nodes ? j->forms : NULL,
+        .training = j->training ? &training : NULL};
     snprintf(j->graph_hash, sizeof j->graph_hash, "%s", m->graph_hash);
     planning_start(s, &r, on_plan, w);
     planning_step(s);
+}
+
+static void on_training(void *arg, yk_err err, const char *why, struct training *made)
+{
+    struct plan_wait *w = arg;
+    struct sched *s = w->s;
+    struct job *j = s->closing ? NULL : jobs_find(s, w->job);
+    if (!j || j->state != JOB_PLANNING) {
+        training_free(made);
+        free(w);
+    } else if (err) {
+        free(w);
+        jobs_fail(s, j, "%s", why);
+    } else {
+        training_adopt(j->training, made);
+        if (j->training->warning)
+            jobs_event(s, j->id, "warning", "%s", j->training->warning);
+        plan_with(w, j, j->training->model);
+    }
+}
+
+/* The row says that it is being planned: now whatever reads the job's data and plan may. */
+static void start_planning(void *arg)
+{
+    struct plan_wait *w = arg;
+    struct sched *s = w->s;
+    struct job *j = s->closing ? NULL : jobs_find(s, w->job);
+    if (!j || j->state != JOB_PLANNING) {
+        free(w);
+        return;
+    }
+    struct model *m = sched_model_find(s, j->model);
+    if (!m) {
+        free(w);
+        jobs_fail(s, j, "the model is gone");
+    } else if (j->training && !j->training->model) {
+        jobs_train_make(s, &j->training->config, m, on_training, w);
+    } else if (j->training) {
+        plan_with(w, j, j->training->model);
+    } else {
+        plan_with(w, j, m);
+    }
 }
 
 /* Of the jobs that were being planned when yoked ended, one may be why: they are planned one by one. */

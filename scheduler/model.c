@@ -136,13 +136,13 @@ static yk_err write_weights(const struct graph *g, const char *path, const char 
     return w.err;
 }
 
-static yk_err write_skeleton(const struct yk_buf *skeleton, const char *path, struct yk_diag *why)
+yk_err model_write_file(const char *path, const void *data, size_t len, struct yk_diag *why)
 {
     char *part = NULL;
     yk_err err = YK_OK;
     int fd = open_part(path, &part, why, &err);
     if (!err)
-        err = write_all(fd, path, skeleton->data, skeleton->len, why);
+        err = write_all(fd, path, data, len, why);
     err = commit(fd, part, path, err, why);
     free(part);
     return err;
@@ -172,49 +172,45 @@ static yk_err reopen(const void *bytes, size_t len, struct graph **out, struct y
     return err;
 }
 
-yk_err model_import(const char *dir, const char *blob_hash, passes_eval eval, void *eval_arg, struct model **out,
-    struct model_blob **slices, size_t *n_slices, struct yk_diag *why)
+static void add_skeleton(
+    const char *file, const char *hash, int64_t bytes, struct model_blob **slices, size_t *n_slices)
 {
-    struct model *m = yk_xalloc(sizeof *m);
-    struct graph *g = NULL;
-    struct yk_buf skeleton = {0};
-    struct stat st;
-    char *path = yk_xasprintf("%s/%s", dir, blob_hash), *file = NULL, *full = NULL;
-    *slices = NULL;
-    *n_slices = 0;
-    yk_err err = onnx_import(path, &g, NULL, why);
-    size_t n = strlen(path);
-    if (err && why && strncmp(why->text, path, n) == 0 && why->text[n] == ':') /* the client knows its own name of it */
-        memmove(why->text, why->text + n + 2, strlen(why->text + n + 1));
-    if (err || (err = passes_infer(g, eval, eval_arg, why)) || (err = onnx_export_skeleton(g, &skeleton, why)))
-        goto out;
-    yk_hex(g->hash, sizeof g->hash, m->graph_hash);
-    snprintf(m->blob_hash, sizeof m->blob_hash, "%s", blob_hash);
-    m->nodes = g->n_nodes;
-    m->bytes = stat(path, &st) == 0 ? (int64_t)st.st_size : 0;
-    m->inputs = describe(g, g->inputs, g->n_inputs);
-    m->outputs = describe(g, g->outputs, g->n_outputs);
-    file = yk_xasprintf("%s.weights", m->graph_hash);
-    full = yk_xasprintf("%s/%s", dir, file);
-    if ((err = write_weights(g, full, file, m, slices, n_slices, why)))
-        goto out;
-    free(file);
-    free(full);
-    file = yk_xasprintf("%s.skeleton", m->graph_hash);
-    full = yk_xasprintf("%s/%s", dir, file);
-    if ((err = write_skeleton(&skeleton, full, why)))
-        goto out;
     *slices = yk_xrealloc(*slices, (*n_slices + 2) * sizeof **slices);
     struct model_blob *b = &(*slices)[(*n_slices)++];
-    *b = (struct model_blob){.file = yk_xstrdup(file), .at = 0, .bytes = (int64_t)skeleton.len};
-    snprintf(b->hash, sizeof b->hash, "%s", m->graph_hash);
+    *b = (struct model_blob){.file = yk_xstrdup(file), .at = 0, .bytes = bytes};
+    snprintf(b->hash, sizeof b->hash, "%s", hash);
+}
+
+yk_err model_of_graph(struct graph *g, const char *dir, struct model **out, struct model_blob **slices,
+    size_t *n_slices, struct yk_diag *why)
+{
+    struct model *m = yk_xalloc(sizeof *m);
+    struct yk_buf skeleton = {0};
+    char *files[2] = {NULL}, *paths[2] = {NULL};
+    *slices = NULL;
+    *n_slices = 0;
+    yk_err err = onnx_export_skeleton(g, &skeleton, why);
+    if (err)
+        goto out;
+    yk_hex(g->hash, sizeof g->hash, m->graph_hash);
+    m->nodes = g->n_nodes;
+    m->inputs = describe(g, g->inputs, g->n_inputs);
+    m->outputs = describe(g, g->outputs, g->n_outputs);
+    for (int i = 0; i < 2; i++) {
+        files[i] = yk_xasprintf("%s.%s", m->graph_hash, i ? "skeleton" : "weights");
+        paths[i] = yk_xasprintf("%s/%s", dir, files[i]);
+    }
+    if ((err = write_weights(g, paths[0], files[0], m, slices, n_slices, why)) ||
+        (err = model_write_file(paths[1], skeleton.data, skeleton.len, why)))
+        goto out;
+    add_skeleton(files[1], m->graph_hash, (int64_t)skeleton.len, slices, n_slices);
     err = reopen(skeleton.data, skeleton.len, &m->graph, why);
 out:
-    graph_close(g);
     yk_buf_free(&skeleton);
-    free(path);
-    free(file);
-    free(full);
+    for (int i = 0; i < 2; i++) {
+        free(files[i]);
+        free(paths[i]);
+    }
     if (err) {
         model_slices_free(*slices, *n_slices);
         *slices = NULL;
@@ -223,6 +219,31 @@ out:
     } else {
         *out = m;
     }
+    return err;
+}
+
+yk_err model_import(const char *dir, const char *blob_hash, passes_eval eval, void *eval_arg, struct model **out,
+    struct model_blob **slices, size_t *n_slices, struct yk_diag *why)
+{
+    struct graph *g = NULL;
+    struct stat st;
+    char *path = yk_xasprintf("%s/%s", dir, blob_hash);
+    *slices = NULL;
+    *n_slices = 0;
+    yk_err err = onnx_import(path, &g, NULL, why);
+    size_t n = strlen(path);
+    if (err && why && strncmp(why->text, path, n) == 0 && why->text[n] == ':') /* the client knows its own name of it */
+        memmove(why->text, why->text + n + 2, strlen(why->text + n + 1));
+    if (!err)
+        err = passes_infer(g, eval, eval_arg, why);
+    if (!err)
+        err = model_of_graph(g, dir, out, slices, n_slices, why);
+    if (!err) {
+        snprintf((*out)->blob_hash, sizeof(*out)->blob_hash, "%s", blob_hash);
+        (*out)->bytes = stat(path, &st) == 0 ? (int64_t)st.st_size : 0;
+    }
+    graph_close(g);
+    free(path);
     return err;
 }
 

@@ -27,6 +27,11 @@ struct model_blob { /* a slice that importing made */
  * Errors are those of importing, with every problem listed. */
 yk_err model_import(const char *dir, const char *blob_hash, passes_eval eval, void *eval_arg, struct model **out,
     struct model_blob **slices, size_t *n_slices, struct yk_diag *why);
+/* The same from a canonical graph, which stays the caller's: a model without a name and without a file of its own. */
+yk_err model_of_graph(struct graph *g, const char *dir, struct model **out, struct model_blob **slices,
+    size_t *n_slices, struct yk_diag *why);
+/* A whole file under its name at once: .part, fsync, rename. Blocks. */
+yk_err model_write_file(const char *path, const void *data, size_t len, struct yk_diag *why);
 void model_slices_free(struct model_blob *slices, size_t n);
 void model_free(struct model *m);
 /* Opens the skeleton of a known model (after a restart). Quick. */

@@ -19,8 +19,9 @@ struct planning {
     struct plan *forced;
     char **forms;
     int32_t n_forms;
-    int64_t *sizes; /* of the request */
-    char *key;      /* with others: the graph at the sizes that it is profiled at; NULL until it is loaded */
+    int64_t *sizes;                 /* of the request */
+    struct solve_training training; /* of NULL: none */
+    char *key; /* with others: the graph at the sizes that it is profiled at; NULL until it is loaded */
     struct wire_size *others;
     size_t n_others;
     planning_done fn;
@@ -40,6 +41,7 @@ static void planning_free(struct planning *p)
 {
     free(p->kind);
     free(p->source);
+    free((void *)p->training.of);
     plan_free(p->forced);
     for (int32_t i = 0; i < p->n_forms; i++)
         free(p->forms[i]);
@@ -78,6 +80,13 @@ struct planning *planning_start(struct sched *s, const struct planning_request *
         p->sizes = yk_xalloc(((size_t)r->model->graph->n_syms + 1) * sizeof *p->sizes);
         memcpy(p->sizes, r->sizes, (size_t)r->model->graph->n_syms * sizeof *p->sizes);
     }
+    if (r->training && r->model->graph) {
+        size_t n = (size_t)r->model->graph->n_nodes;
+        int32_t *of = yk_xalloc((n + 1) * sizeof *of);
+        memcpy(of, r->training->of, n * sizeof *of);
+        p->training = *r->training;
+        p->training.of = of;
+    }
     p->fn = fn;
     p->arg = arg;
     p->started_us = net_now_us(s->net);
@@ -109,6 +118,7 @@ static void solve_run(void *arg)
         .pin_last = p->r.pin_last,
         .forced = p->forced,
         .forms = (const char *const *)p->forms,
+        .training = p->training.of ? &p->training : NULL,
         .budget_ms = SOLVE_BUDGET_MS};
     p->err = solve_plan(&req, p->view, &p->plan, &p->why);
 }

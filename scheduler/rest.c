@@ -19,6 +19,7 @@
 
 #define JSON_LIMIT ((size_t)1 << 20)
 #define JOB_LIMIT ((size_t)16 << 20) /* a plan of a large graph comes with a job */
+#define STEPS_LIMIT 10000
 #define WAIT_LIMIT_MS 30000
 
 struct rest {
@@ -301,6 +302,19 @@ static void get_plan(struct rest *r, struct http_request *q)
         store_plan_of(sched_store(r->sched), id, reply_plan, wait_for(r, q, 200));
 }
 
+static void get_steps(struct rest *r, struct http_request *q)
+{
+    int64_t id, from = query_i64(q, "from", 0), limit = query_i64(q, "limit", STEPS_LIMIT);
+    if (!job_segment(q, &id))
+        return;
+    if (from < 0 || limit < 1 || limit > STEPS_LIMIT)
+        http_reply_error(q, 400, "INVAL", "from is a number from 0, limit from 1 to %d", STEPS_LIMIT);
+    else if (!sched_job_known(r->sched, id))
+        http_reply_error(q, 404, "NOTFOUND", "there is no job %lld", (long long)id);
+    else
+        store_steps(sched_store(r->sched), id, from, limit, reply_json, wait_for(r, q, 200));
+}
+
 struct mapped {
     void *data;
     size_t len;
@@ -404,6 +418,7 @@ static const struct route routes[] = {
     {"DELETE", "/v1/jobs/*", 0, NULL, delete_job},
     {"GET", "/v1/jobs/*/events", 0, NULL, get_events},
     {"GET", "/v1/jobs/*/plan", 0, NULL, get_plan},
+    {"GET", "/v1/jobs/*/steps", 0, NULL, get_steps},
     {"GET", "/v1/jobs/*/output", 0, NULL, get_output},
     {"GET", "/v1/jobs/*/outputs", 0, NULL, get_outputs},
 };

@@ -80,6 +80,7 @@ static void plan_answer(void *arg, yk_err err, const char *why, struct plan *pla
     a->fn(a->arg, err, err ? why : (char *)b.data);
     yk_buf_free(&b);
     plan_free(plan);
+    jobs_train_leave(a->s, a->job->training);
     job_free(a->job);
     free(a);
 }
@@ -97,7 +98,7 @@ static yk_err check_plan(struct sched *s, const struct job *j, struct model *m, 
     if (!j->forced)
         return YK_OK;
     yk_err err = model_load(m, s->blobs, why);
-    if (!err && (err = plan_check(j->forced, m->graph, NULL, why)))
+    if (!err && !j->training && (err = plan_check(j->forced, m->graph, NULL, why))) /* a training's is made later */
         return yk_wrap(why, err, "plan");
     if (!err && j->forced->source && !same_agent(s, j->forced->source, j->source))
         err = yk_fail(why, YK_INVAL,
@@ -134,25 +135,21 @@ yk_err sched_model_describe(struct sched *s, const char *name, struct yk_buf *ou
     return err;
 }
 
-void sched_plan(struct sched *s, const char *request, size_t len, sched_on_text fn, void *arg)
+/* m: the model, or its training graph. */
+static void plan_asked(struct asking *a, struct model *m)
 {
     struct yk_diag why = {0};
-    struct job *j = NULL;
-    yk_err err = job_parse(request, len, &j, &why);
-    if (!err)
-        err = check_request(s, j, false, &why);
-    struct model *m = err ? NULL : sched_model_find(s, j->model);
-    if (!err)
-        err = model_load(m, s->blobs, &why);
+    struct job *j = a->job;
+    struct solve_training training;
+    yk_err err = model_load(m, a->s->blobs, &why);
     if (!err)
         err = job_data_sizes(j, m->graph, &why);
     if (err) {
-        job_free(j);
-        fn(arg, err, why.text);
+        plan_answer(a, err, why.text, NULL);
         return;
     }
-    struct asking *a = yk_xalloc(sizeof *a);
-    *a = (struct asking){s, j, fn, arg};
+    if (j->training)
+        training_for_solver(j->training, &training);
     struct planning_request r = {.model = m,
         .kind = j->kind,
         .source = j->source,
@@ -164,9 +161,48 @@ void sched_plan(struct sched *s, const char *request, size_t len, sched_on_text 
         .codec_allowed = j->codec_allowed,
         .pin_first = j->pin_first,
         .pin_last = j->pin_last,
-        .forced = j->forced};
+        .forced = j->forced,
+        .training = j->training ? &training : NULL};
+    struct sched *s = a->s;
     planning_start(s, &r, plan_answer, a);
     planning_step(s);
+}
+
+static void plan_made(void *arg, yk_err err, const char *why, struct training *made)
+{
+    struct asking *a = arg;
+    if (!err && a->s->closing) {
+        training_free(made);
+        err = YK_CANCELED;
+        why = "yoked stops";
+    }
+    if (err) {
+        plan_answer(a, err, why, NULL);
+        return;
+    }
+    training_adopt(a->job->training, made);
+    plan_asked(a, a->job->training->model);
+}
+
+void sched_plan(struct sched *s, const char *request, size_t len, sched_on_text fn, void *arg)
+{
+    struct yk_diag why = {0};
+    struct job *j = NULL;
+    yk_err err = job_parse(request, len, &j, &why);
+    if (!err)
+        err = check_request(s, j, false, &why);
+    if (err) {
+        job_free(j);
+        fn(arg, err, why.text);
+        return;
+    }
+    struct asking *a = yk_xalloc(sizeof *a);
+    *a = (struct asking){s, j, fn, arg};
+    struct model *m = sched_model_find(s, j->model);
+    if (j->training)
+        jobs_train_make(s, &j->training->config, m, plan_made, a);
+    else
+        plan_asked(a, m);
 }
 
 /* ---- jobs ---- */

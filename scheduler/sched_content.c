@@ -263,6 +263,11 @@ static int64_t remove_file(struct sched *s, const char *file)
     return bytes;
 }
 
+void sched_content_drop(struct sched *s, const char *file)
+{
+    remove_file(s, file);
+}
+
 static bool blob_in_use(const struct sched *s, const char *hash)
 {
     for (const struct model *m = s->models; m; m = m->next)

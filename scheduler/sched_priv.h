@@ -22,6 +22,7 @@ struct generation {
     struct generation_agent {
         char id[33];
         bool loaded;
+        bool has_stage, part_here; /* of a training: its part of the set that is coming has arrived */
         int64_t reserved_bytes;
     } agents[64];
     int n_agents, n_loaded;
@@ -33,6 +34,11 @@ struct generation {
     } * took;
     struct early *early; /* dispatch.c */
     int n_early;
+    struct norms { /* of a training with clipping: square sums of the step, by trained parameter */
+        int64_t step;
+        double *sums;
+        int arrived;
+    } norms;
 };
 
 struct sched_waiter {
@@ -77,7 +83,8 @@ struct planning_request {
     const bool *codec_allowed;
     bool pin_first, pin_last;
     const struct plan *forced;
-    char *const *forms; /* fixed ones, n_nodes of them; NULL */
+    char *const *forms;                    /* fixed ones, n_nodes of them; NULL */
+    const struct solve_training *training; /* borrowed for the call of planning_start; NULL: none */
 };
 typedef void (*planning_done)(void *arg, yk_err err, const char *why, struct plan *plan); /* takes plan */
 struct planning *planning_start(struct sched *s, const struct planning_request *r, planning_done fn, void *arg);
@@ -87,7 +94,9 @@ void planning_step(struct sched *s); /* on every tick and whenever something cam
 /* ---- dispatch.c: generations ---- */
 yk_err dispatch_load(
     struct sched *s, struct job *j, struct model *m, const struct plan *plan, int64_t plan_id, struct yk_diag *why);
-void dispatch_drop(struct sched *s, struct job *j); /* unloads everything of a job */
+struct generation_agent *sched_member(struct generation *g, const char *agent); /* NULL: it has no part in it */
+struct generation *sched_generation(struct sched *s, int64_t id);               /* one that has not ended; NULL */
+void dispatch_drop(struct sched *s, struct job *j);                             /* unloads everything of a job */
 void dispatch_agent_lost(struct sched *s, struct fleet_agent *a);
 yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg);
 yk_err dispatch_stream(void *sched, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink);
@@ -96,6 +105,7 @@ void dispatch_fini(struct sched *s);
 
 /* ---- sched_content.c ---- */
 void sched_content_refused(struct sched *s, const char *blob); /* no model came of it: it goes, unless it is of use */
+void sched_content_drop(struct sched *s, const char *file);    /* out of index and database; its file goes */
 void sched_content_tick(struct sched *s);
 
 /* ---- jobs_unsaved.c: until the disk has taken it ---- */
@@ -103,6 +113,25 @@ void jobs_keep(struct sched *s, struct job *j); /* takes a job that has ended an
 void jobs_unsaved_tick(struct sched *s);
 void jobs_unsaved_fini(struct sched *s);
 void jobs_store_error(struct sched *s, int64_t job, yk_err err, const char *text);
+
+/* ---- jobs_train.c: what a training does that other jobs do not ---- */
+typedef void (*jobs_on_made)(void *arg, yk_err err, const char *why, struct training *made); /* takes made */
+/* Makes the training graph of a model; fn comes once, later. */
+void jobs_train_make(
+    struct sched *s, const struct train_config *config, const struct model *of, jobs_on_made fn, void *arg);
+/* Its graph goes, once no pipeline that idles and no plan that is being made can name it. NULL allowed. */
+void jobs_train_leave(struct sched *s, struct training *t);
+/* Where the job goes on: at its newest complete set. Before each plan. */
+yk_err jobs_train_resume(struct sched *s, struct job *j, struct yk_diag *why);
+/* Fills load.training; free its kept.at. config: text that outlives the message. */
+void jobs_train_load(const struct job *j, const char *config, double step_ms, struct wire_training *out);
+void jobs_train_started(struct sched *s, struct job *j, const struct wire_run_started *m);
+void jobs_train_step(struct sched *s, struct generation *g, const struct wire_step *m);
+void jobs_train_norms(struct sched *s, struct generation *g, struct fleet_agent *a, const struct wire_norms *m);
+void jobs_train_end(struct sched *s, struct job *j); /* what only an open training needs goes */
+/* A part of a set; sink: where its bytes go. g NULL: of a generation that has ended; it is read and dropped. */
+yk_err jobs_train_part(
+    struct sched *s, struct generation *g, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink);
 
 /* ---- jobs.c: the state table at work ---- */
 void jobs_restore(struct sched *s);

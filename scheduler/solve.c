@@ -4,6 +4,7 @@
 #include "scheduler/candidate.h"
 #include "scheduler/solve_dp.h"
 #include "scheduler/solve_large.h"
+#include "scheduler/solve_train.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +12,9 @@
 #include <string.h>
 
 #define MAX_DEPTH 8
-#define CHAINS 6 /* best chains kept of each search */
+#define CHAINS 6   /* best chains kept of each search */
+#define SPLITS 12  /* of a training */
+#define SLACK 0.25 /* the event model may prefer what costs so much more by the closed form, hardly anything beyond */
 
 static const char *const objective_names[] = {"latency", "throughput", "cloud-cost"};
 
@@ -111,6 +114,22 @@ static yk_err add_chain(struct size_pool *p, const struct solve_chain *chain, st
     return err;
 }
 
+static yk_err add_splits(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why)
+{
+    struct solve_split splits[SPLITS];
+    int32_t n = 0;
+    yk_err err = solve_train_splits(&p->model, source, splits, SPLITS, &n, why);
+    for (int32_t i = 0; i < n; i++) {
+        struct cost_line line;
+        if (!err && !cost_price(&p->model, source, splits[i].agent, splits[i].n_stages, splits[i].stage_of, NULL, 0,
+                        &line, NULL)) /* a way over two cuts may have no link */
+            pool_add(p, &line);
+        solve_train_fini(&splits[i]);
+    }
+    pool->bound_ms = YK_MIN(pool->bound_ms, solve_train_bound(&p->model));
+    return err;
+}
+
 /* The whole model takes the same on every device. */
 static yk_err single_memory(struct size_pool *p, struct candidate *c, struct yk_diag *why)
 {
@@ -171,15 +190,19 @@ static yk_err search_size(struct pool *pool, struct size_pool *p, const struct s
         add_singles(p, source, reasons);
         for (int32_t i = 0; i < p->n; i++)
             pool->least_ms = YK_MIN(pool->least_ms, p->at[i].cost_ms);
+        if (req->training) {
+            yk_err err = add_splits(pool, p, source, why);
+            if (err)
+                return err;
+            continue;
+        }
         double bound;
-        yk_err err = solve_dp_chains(&p->model, source, pool->least_ms, &bound, chains, CHAINS, &n, why);
+        yk_err err = solve_dp_chains(&p->model, source, pool->least_ms * (1 + SLACK), &bound, chains, CHAINS, &n, why);
         if (!err)
             pool->bound_ms = YK_MIN(pool->bound_ms, bound);
-        for (int32_t i = 0; i < n && !err; i++) {
+        for (int32_t i = 0; i < n && !err; i++)
             if (chains[i].n_stages > 1)
                 err = add_chain(p, &chains[i], why);
-            pool->least_ms = YK_MIN(pool->least_ms, chains[i].cost_ms);
-        }
         if (err)
             return err;
     }
@@ -257,7 +280,7 @@ static struct plan *make_plan(const struct solve_request *req, const struct cost
     struct plan *p = yk_xalloc(sizeof *p);
     const struct view *v = m->view;
     p->model = copy_or_null(req->model ? req->model : "");
-    p->graph_use = yk_xstrdup("infer");
+    p->graph_use = yk_xstrdup(req->training ? "train" : "infer");
     yk_hex(m->graph->hash, sizeof m->graph->hash, p->graph_hash);
     bool fixed = m->graph->n_nodes > 0;
     const char *const *given = req->forced && req->forced->forms ? (const char *const *)req->forced->forms : req->forms;
@@ -527,7 +550,6 @@ static yk_err solve_search(
     struct candidate **all = NULL, *single = NULL;
     yk_err err = YK_OK;
     bool stopped = false;
-    double least_step = INFINITY;
     pool->least_ms = pool->bound_ms = INFINITY;
     pool->stop_ms = req->budget_ms > 0 ? cost_now_ms() + req->budget_ms : 0;
     cost_choose_forms(req, v, form);
@@ -565,10 +587,6 @@ static yk_err solve_search(
         struct candidate *c = all[i];
         if (n_scored >= SCORED && !is_single(c))
             continue;
-        /* Of the last microbatch's time at most one is counted too much. */
-        if (n_scored > SHOWN && !is_single(c) &&
-            c->cost_ms * (1 - 1 / (double)YK_MAX(c->count, (int64_t)1)) > least_step)
-            continue;
         if (single && cost_out_of_time(&pool->sizes[0].model)) {
             stopped = true;
             break;
@@ -579,7 +597,6 @@ static yk_err solve_search(
                 struct candidate *keep = all[n_scored];
                 all[n_scored++] = c;
                 all[i] = keep;
-                least_step = YK_MIN(least_step, c->step_ms);
                 if (is_single(c) && (!single || by_step(&c, &single) < 0))
                     single = c;
             }

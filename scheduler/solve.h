@@ -8,6 +8,13 @@
 enum solve_objective { SOLVE_LATENCY, SOLVE_THROUGHPUT, SOLVE_CLOUD_COST };
 bool solve_objective_find(const char *name, enum solve_objective *out);
 
+/* What a training graph adds: which forward node each of its nodes belongs to (grad.h). */
+struct solve_training {
+    const int32_t *of; /* by node */
+    int32_t n_forward, first_loss, first_backward;
+    int64_t state_bytes; /* per byte of a trained parameter: what the optimizer keeps for it */
+};
+
 struct solve_request {
     const struct graph *graph; /* canonical; borrowed */
     const char *model;
@@ -23,7 +30,8 @@ struct solve_request {
     bool pin_first, pin_last;  /* first / last stage stays on the source */
     const struct plan *forced; /* not NULL: check, price and explain this plan, search nothing */
     const char *const *forms;  /* a name per node that the job has fixed; NULL: choose */
-    double budget_ms;          /* of the search; anytime solvers stop there. 0: none */
+    const struct solve_training *training; /* job "train"; else NULL */
+    double budget_ms;                      /* of the search; anytime solvers stop there. 0: none */
 };
 
 /* The microbatch sizes that are looked at, SOLVE_SIZES at most. */

@@ -24,7 +24,7 @@ struct solve_chain {
 
 /* Puts up to `most` good chains for this model and source into best (sorted, *n of them; none if nothing fits). The
  * first is the optimum; the others are the best of those that no rule dropped.
- * limit_ms: what is known to be possible otherwise: chains that cost more are found by chance only (INFINITY: nothing).
+ * limit_ms: chains that cost as much or more are of no interest (INFINITY: all are).
  * bound_ms (may be NULL): no chain costs less than it or limit_ms. It is the optimum's cost, unless the search came to
  * its limit of effort, which depends on the input only, or to the time of the model (stop_ms); then the best found so
  * far is given. */

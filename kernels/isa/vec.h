@@ -130,10 +130,6 @@ INLINE vf vf_min(vf hi, vf v)
 #endif
 }
 
-/* The points of Winograd tiles of 4 are 0, P, -P, Q, -Q and infinity. */
-#define WINO_P 0.75f
-#define WINO_Q 1.5f
-
 /* Defined in the files beside this one. */
 void vec_fn(gemm)(const struct simd_gemm *g);
 void vec_fn(gemm_pack)(float *out, const float *b, int64_t k, int64_t n, int64_t ldb, bool transposed);
@@ -145,7 +141,6 @@ void vec_fn(activate)(float *y, int64_t ldy, int64_t m, int64_t n, const struct 
 void vec_fn(depthwise)(const struct simd_depthwise *d);
 void vec_fn(affine_relu)(
     float *y, int64_t ldy, const float *x, int64_t ldx, const float *a, const float *b, int64_t rows, int64_t n);
-float vec_fn(peak)(int64_t rounds);
 float vec_fn(soft)(float *y, const float *x, int64_t n, float scale, const float *mask, int64_t mask_step);
 void vec_fn(scale)(float *y, float f, int64_t n);
 void vec_fn(transpose)(float *y, int64_t ldy, const float *x, int64_t ldx, int64_t rows, int64_t cols);

@@ -1,24 +1,17 @@
-/* Winograd transforms, a vector of channels at a time, by the construction of Lavin & Gray, "Fast Algorithms for
- * Convolutional Neural Networks". Tiles of 2 use the points 0, 1, -1, infinity. Tiles of 4 use 0, P, -P, Q, -Q,
- * infinity with P = 3/4 and Q = 3/2: every factor is exact in f32, and the error (NMSE) is a fifth of that with 1
- * and 2. */
+/* Winograd transforms, a vector of channels at a time. Points 0, 1, -1, (2, -2,) infinity. The sources of the matrices:
+ * Lavin & Gray, "Fast Algorithms for Convolutional Neural Networks". */
 #include "kernels/isa/act.h"
-
-#define P WINO_P
-#define Q WINO_Q
-#define P2 (P * P)
-#define Q2 (Q * Q)
 
 INLINE void in4(vf t[6], const vf d[6])
 {
-    vf pp = vf_set(-P2), qq = vf_set(-Q2), both = vf_set(P2 * Q2), less = vf_set(-P2 - Q2);
-    vf u = vf_fma(qq, d[2], d[4]), v = vf_fma(qq, d[1], d[3]), w = vf_fma(pp, d[2], d[4]), z = vf_fma(pp, d[1], d[3]);
-    t[0] = vf_fma(both, d[0], vf_fma(less, d[2], d[4]));
-    t[1] = vf_fma(vf_set(P), v, u);
-    t[2] = vf_fma(vf_set(-P), v, u);
-    t[3] = vf_fma(vf_set(Q), z, w);
-    t[4] = vf_fma(vf_set(-Q), z, w);
-    t[5] = vf_fma(both, d[1], vf_fma(less, d[3], d[5]));
+    vf four = vf_set(4), five = vf_set(-5), two = vf_set(2), less = vf_set(-2), minus = vf_set(-4);
+    vf u = vf_fma(minus, d[2], d[4]), v = vf_fma(minus, d[1], d[3]), w = d[4] - d[2], z = d[3] - d[1];
+    t[0] = vf_fma(four, d[0], vf_fma(five, d[2], d[4]));
+    t[1] = u + v;
+    t[2] = u - v;
+    t[3] = vf_fma(two, z, w);
+    t[4] = vf_fma(less, z, w);
+    t[5] = vf_fma(four, d[1], vf_fma(five, d[3], d[5]));
 }
 
 INLINE void in2(vf t[4], const vf d[4])
@@ -33,9 +26,9 @@ INLINE void out4(vf y[4], const vf m[6])
 {
     vf a = m[1] + m[2], b = m[1] - m[2], c = m[3] + m[4], d = m[3] - m[4];
     y[0] = (m[0] + a) + c;
-    y[1] = vf_fma(vf_set(Q), d, vf_set(P) * b);
-    y[2] = vf_fma(vf_set(Q2), c, vf_set(P2) * a);
-    y[3] = vf_fma(vf_set(Q2 * Q), d, vf_fma(vf_set(P2 * P), b, m[5]));
+    y[1] = vf_fma(vf_set(2), d, b);
+    y[2] = vf_fma(vf_set(4), c, a);
+    y[3] = vf_fma(vf_set(8), d, b) + m[5];
 }
 
 INLINE void out2(vf y[2], const vf m[4])
@@ -158,6 +151,3 @@ void vec_fn(wino_out)(const struct simd_wino *w, int64_t begin, int64_t end)
         else
             tile_out(w, &act, i, begin, end, 2);
 }
-
-/* Transposes of these transforms (for gradients) have the factors of the same points P and Q, those of G (wino_pack.c)
- * as well. */

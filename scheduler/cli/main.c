@@ -69,7 +69,6 @@
     KEY("labels", CONF_STR, NULL, "Names of the classes, a line each, for the five best that are shown of images.", \
         labels, NULL, "FILE")
 #define KEY_SEED NUMBER("seed", "0", 0, INT64_MAX, "What random numbers follow from.", seed, "S")
-#define KEY_TIMELINE KEY("timeline", CONF_STR, NULL, "Draw when what ran, as SVG.", timeline, NULL, "OUT.svg")
 #define KEY_THREADS NUMBER("threads", NULL, 0, 1024, "Compute threads; 0: all cores.", threads, "N")
 #define KEY_BACKEND                                                                                                    \
     KEY("backend", CONF_STR, "auto", "auto, or a list: ref, simd, blas, or the path of a shared object (with a '/').", \
@@ -97,12 +96,12 @@ static const struct conf_key keys_infer[] = {KEY_INPUTS, KEY_OUTPUTS, KEY_LABELS
 static const struct conf_key keys_batch[] = {KEY_DATA, KEY_SPLIT, KEY_SOURCE, KEY_BATCH("64"), KEY_MICROBATCH,
     KEY_OUTPUT, KEYS_IMAGE, KEY_OBJECTIVE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_SIZE};
 static const struct conf_key keys_local_infer[] = {
-    KEY_INPUTS, KEY_OUTPUTS, KEY_LABELS, KEYS_IMAGE, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_SIZE, KEY_THREADS, KEY_BACKEND};
+    KEY_INPUTS, KEY_OUTPUTS, KEY_LABELS, KEYS_IMAGE, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_THREADS, KEY_BACKEND};
 static const struct conf_key keys_local_batch[] = {KEY_DATA, KEY_SPLIT, KEY_BATCH("64"), KEY_MICROBATCH, KEY_OUTPUT,
-    KEYS_IMAGE, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_SIZE, KEY_THREADS, KEY_BACKEND};
-static const struct conf_key keys_local_bench[] = {KEY_INPUTS, KEY_BATCH("1"), KEY_SIZE, KEY_PLAN, KEY_THREADS,
-    KEY_BACKEND, NUMBER("repeat", "10", 1, 100000, "Timed runs after two warm-ups.", repeat, "N"),
-    KEY("ops", CONF_BOOL, NULL, "Time every node too, and kinds of nodes together.", ops, NULL, NULL), KEY_TIMELINE};
+    KEYS_IMAGE, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_THREADS, KEY_BACKEND};
+static const struct conf_key keys_local_bench[] = {KEY_INPUTS, KEY_BATCH("1"), KEY_PLAN, KEY_THREADS, KEY_BACKEND,
+    NUMBER("repeat", "10", 1, 100000, "Timed runs after two warm-ups.", repeat, "N"),
+    KEY("ops", CONF_BOOL, NULL, "Time every node too.", ops, NULL, NULL)};
 
 static const struct conf_key keys_local_check[] = {KEY_BACKEND, KEY_THREADS,
     KEY("dump", CONF_STR, NULL, "Write our outputs as .pb files, for tests/conformance/check.py.", dump, NULL, "DIR")};
@@ -213,8 +212,8 @@ static yk_err check_flags(const struct cli_opts *o, struct yk_diag *why)
 {
     const struct {
         const char *flag, *text;
-    } filled[] = {{"plan", o->plan}, {"data", o->data}, {"output", o->output}, {"name", o->name}, {"source", o->source},
-        {"timeline", o->timeline}};
+    } filled[] = {
+        {"plan", o->plan}, {"data", o->data}, {"output", o->output}, {"name", o->name}, {"source", o->source}};
     for (size_t i = 0; i < YK_COUNT(filled); i++)
         if (filled[i].text && !filled[i].text[0])
             return yk_fail(why, YK_INVAL, "--%s= is empty", filled[i].flag);

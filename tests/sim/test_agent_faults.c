@@ -167,7 +167,18 @@ static void unknown_forms(struct wire_load *w, int agent)
 static void bad_kind(struct wire_load *w, int agent)
 {
     (void)agent;
+    w->kind = "dance";
+}
+static void no_training(struct wire_load *w, int agent)
+{
+    (void)agent;
     w->kind = "train";
+}
+static void bad_training(struct wire_load *w, int agent)
+{
+    (void)agent;
+    w->kind = "train";
+    w->training = (struct wire_training){.config = "{}", .loss = 0, .scores = 77, .save_every = 1};
 }
 static void many_credits(struct wire_load *w, int agent)
 {
@@ -188,7 +199,8 @@ static void bad_loads_are_undone(void **state)
         const char *error;
     } cases[] = {{bad_codec, "UNSUPPORTED"}, {bad_nodes, "INVAL"}, {bad_graph, "NOTFOUND"}, {bad_values, "INVAL"},
         {bad_value, "INVAL"}, {bad_batch, NULL}, {no_batch, "INVAL"}, {bad_forms, "INVAL"}, {unknown_forms, NULL},
-        {bad_kind, "UNSUPPORTED"}, {many_credits, "INVAL"}, {other_ticket, "AUTH"}};
+        {bad_kind, "UNSUPPORTED"}, {no_training, "FORMAT"}, {bad_training, "INVAL"}, {many_credits, "INVAL"},
+        {other_ticket, "AUTH"}};
     struct bed *b = bed_open(2);
     BED_UNTIL(b, 2000, bed_joined(b, 2));
     for (size_t i = 0; i < YK_COUNT(cases); i++) {

@@ -458,6 +458,8 @@ static void deadline_of_the_job(void **state)
 }
 
 /* Bad requests are refused when they come, and name what and the mend. */
+#define TRAIN "{\"kind\":\"train\",\"model\":\"mnist\",\"data\":{\"name\":\"d\"},\"source\":\"pc\""
+
 static void bad_requests(void **state)
 {
     struct here *h = *state;
@@ -471,7 +473,12 @@ static void bad_requests(void **state)
         {"{\"kind\":\"batch\",\"model\":\"none\",\"data\":{\"name\":\"d\"},\"source\":\"pc\"}", "none"},
         {"{\"kind\":\"batch\",\"model\":\"mnist\",\"data\":{\"name\":\"d\"}}", "source"},
         {"{\"kind\":\"batch\",\"model\":\"mnist\",\"source\":\"pc\"}", "data"},
-        {"{\"kind\":\"train\",\"model\":\"mnist\",\"data\":{\"name\":\"d\"},\"source\":\"pc\"}", "train"},
+        {"{\"kind\":\"dance\",\"model\":\"mnist\",\"data\":{\"name\":\"d\"},\"source\":\"pc\"}", "dance"},
+        {TRAIN ",\"train\":{\"lr\":-1}}", "lr"},
+        {TRAIN ",\"train\":{\"epoch\":1}}", "epoch"},
+        {TRAIN ",\"deadline_ms\":5}", "deadline_ms"},
+        {TRAIN ",\"objective\":\"latency\"}", "throughput"},
+        {BATCH ",\"train\":{}}", "kind train"},
         {"{\"kind\":7,\"model\":\"mnist\"}", "kind"},
         {"{\"model\":\"mnist\"}", "kind"},
         {BATCH ",\"colour\":1}", "colour"},

@@ -1,0 +1,619 @@
+#include "agent/training.h"
+
+#include "agent/blob.h"
+#include "agent/control.h"
+#include "agent/runner.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct half {
+    struct train_unit *unit;
+    enum trainer_part part;
+};
+
+struct train_unit {
+    struct pipeline *p;
+    struct trainer *trainer;
+    struct stage *first, *last; /* forward and backward; the same if one stage is both */
+    struct half half[2];
+    int64_t *slot; /* by slot: the microbatch between its forward and its backward run, -1 */
+    int n_slots;
+    int64_t step, steps; /* whose microbatches are run; of the whole training */
+    int64_t done;        /* microbatches of it that are through */
+    bool ending;         /* all are: the parameters move, or wait for the norm or for what is sent */
+    bool held;           /* its parameters are being sent, or wait for those of other units */
+    bool due;            /* the end of the step waits for that */
+    double *squares;     /* by parameter; NULL without clipping */
+    double norm;
+    float *states; /* copies of running statistics, for sending: they move with every microbatch */
+    int64_t states_count;
+    yk_err err;
+    struct yk_diag why;
+};
+
+static struct train_unit *unit_of(const struct stage *s)
+{
+    return s->half->unit;
+}
+
+static bool whole(const struct train_unit *u)
+{
+    return u->first == u->last;
+}
+
+/* ---- what load says ---- */
+
+static yk_err take_info(
+    struct pipeline_training *t, const struct graph *g, const struct wire_training *w, struct yk_diag *why)
+{
+    struct grad_info *info = &t->info;
+    struct grad_param *params = yk_arena_alloc(g->arena, w->params.n + 1, sizeof *params);
+    struct grad_state *states = yk_arena_alloc(g->arena, w->states.n + 1, sizeof *states);
+    if (!params || !states)
+        return yk_fail(why, YK_NOMEM, "no memory for %zu parameters", w->params.n);
+    bool good = true;
+    for (size_t i = 0; i < w->params.n && good; i++) {
+        const struct wire_param *p = &w->params.at[i];
+        good = p->value >= 0 && p->value < g->n_values && g->values[p->value].kind == VALUE_WEIGHT && p->uses.n > 0 &&
+               p->uses.n <= (size_t)g->n_outputs;
+        if (!good)
+            break;
+        int32_t *uses = yk_arena_alloc(g->arena, p->uses.n, sizeof *uses);
+        if (!uses)
+            return yk_fail(why, YK_NOMEM, "no memory for %zu parameters", w->params.n);
+        for (size_t u = 0; u < p->uses.n; u++) {
+            good = good && p->uses.at[u] >= 0 && p->uses.at[u] < g->n_outputs;
+            uses[u] = (int32_t)p->uses.at[u];
+        }
+        params[i] = (struct grad_param){.value = (int32_t)p->value,
+            .name = g->values[p->value].name,
+            .trainable = true,
+            .n_uses = (int32_t)p->uses.n,
+            .uses = uses};
+    }
+    for (size_t i = 0; i < w->states.n && good; i++) {
+        const struct wire_state *s = &w->states.at[i];
+        good = s->value >= 0 && s->value < g->n_values && g->values[s->value].kind == VALUE_WEIGHT && s->output >= 0 &&
+               s->output < g->n_outputs;
+        states[i] = (struct grad_state){(int32_t)s->value, (int32_t)s->output};
+    }
+    if (!good)
+        return yk_fail(
+            why, YK_INVAL, "the training names a parameter, a statistic or an output that the graph has not");
+    info->params = params;
+    info->n_params = (int32_t)w->params.n;
+    info->states = states;
+    info->n_states = (int32_t)w->states.n;
+    return YK_OK;
+}
+
+static bool in_range(int64_t v, int64_t n)
+{
+    return v >= 0 && v < n;
+}
+
+yk_err training_take(struct pipeline *p, struct yk_diag *why)
+{
+    const struct wire_training *w = &p->load->training;
+    struct graph *g = p->graph;
+    struct json *doc = NULL;
+    struct pipeline_training *t = p->training = yk_xalloc(sizeof *t);
+    yk_err err = json_parse(w->config, strlen(w->config), &doc, why);
+    if (!err)
+        err = train_config_read(doc, &t->config, why);
+    json_free(doc);
+    if (err)
+        return yk_wrap(why, err, "training");
+    if (!in_range(w->loss, g->n_outputs) || !in_range(w->scores, g->n_outputs) || !in_range(w->target, g->n_inputs) ||
+        !in_range(w->divisor, g->n_inputs) || w->stay < 0 || w->stay > g->n_outputs || w->outputs < 0 ||
+        w->n_outputs < 0 || w->outputs + w->n_outputs > g->n_outputs - w->stay || w->loss >= g->n_outputs - w->stay ||
+        w->scores >= g->n_outputs - w->stay || !in_range(w->first_backward, (int64_t)g->n_nodes + 1) || w->step < 0 ||
+        w->save_every < 1)
+        return yk_fail(why, YK_INVAL, "the training names inputs, outputs or nodes that the graph has not");
+    g->n_staying = (int32_t)w->stay;
+    t->loss = t->info.loss_output = (int32_t)w->loss;
+    t->scores = t->info.logits_output = (int32_t)w->scores;
+    t->target = t->info.target_input = (int32_t)w->target;
+    t->divisor = t->info.divisor_input = (int32_t)w->divisor;
+    t->info.model_output = (int32_t)w->outputs;
+    t->info.n_model_outputs = (int32_t)w->n_outputs;
+    t->info.first_backward = (int32_t)w->first_backward;
+    t->save_every = w->save_every;
+    t->step = w->step;
+    return take_info(t, g, w, why);
+}
+
+struct search {
+    int32_t value;
+    bool found;
+};
+
+static void look(void *arg, int32_t v)
+{
+    struct search *s = arg;
+    s->found = s->found || v == s->value;
+}
+
+bool training_needs(const struct pipeline *p, const struct wire_kept *k)
+{
+    struct search s = {(int32_t)k->value, false};
+    for (int i = 0; i < p->n_stages; i++)
+        for (int32_t n = 0; n < p->graph->n_nodes && !s.found; n++)
+            if (p->stages[i].in_stage[n])
+                node_each_use(&p->graph->nodes[n], look, &s);
+    return s.found;
+}
+
+/* ---- opening ---- */
+
+static struct stage *stage_of(struct pipeline *p, int64_t index)
+{
+    for (int i = 0; i < p->n_stages; i++)
+        if (p->stages[i].index == index)
+            return &p->stages[i];
+    return NULL;
+}
+
+static struct optim optim_of(const struct train_config *c)
+{
+    struct optim o = optim_default(c->optimizer == TRAIN_ADAMW ? OPTIM_ADAMW : OPTIM_SGD);
+    o.momentum = c->momentum;
+    o.nesterov = c->nesterov;
+    o.weight_decay = c->weight_decay;
+    o.beta1 = c->beta1;
+    o.beta2 = c->beta2;
+    o.eps = c->eps;
+    return o;
+}
+
+static double rate_of(const struct train_config *c, int64_t step, int64_t steps)
+{
+    static const enum optim_curve curves[] = {OPTIM_CONSTANT, OPTIM_STEP, OPTIM_COSINE};
+    double every = c->schedule_epochs * (double)(steps / c->epochs);
+    struct optim_schedule s = {.curve = curves[c->schedule],
+        .lr = c->lr,
+        .warmup = c->warmup,
+        .total = steps,
+        .every = YK_MAX((int64_t)llround(every), (int64_t)1),
+        .gamma = c->schedule_gamma,
+        .floor = c->schedule_floor};
+    return optim_lr(&s, step);
+}
+
+static yk_err weight_data(void *arg, int32_t v, const void **data, struct yk_diag *why)
+{
+    struct pipeline *p = arg;
+    if (v < 0 || v >= p->graph->n_values || !p->weight[v])
+        return yk_fail(why, YK_NOTFOUND, "weight %d is not here", v);
+    *data = p->weight[v];
+    return YK_OK;
+}
+
+/* A weight whose uses are in several places would need its gradients brought together. */
+static yk_err check_shared(const struct train_unit *u, const uint8_t *in_stage, struct yk_diag *why)
+{
+    const struct grad_info *info = &u->p->training->info;
+    const struct graph *g = u->p->graph;
+    for (int32_t i = 0; i < info->n_params; i++) {
+        const struct grad_param *param = &info->params[i];
+        int32_t here = 0;
+        for (int32_t k = 0; k < param->n_uses; k++)
+            here += in_stage[g->values[g->outputs[param->uses[k]]].producer];
+        if (here && here < param->n_uses)
+            return yk_fail(why, YK_UNSUPPORTED, "'%.80s' is used in several stages: keep its uses in one", param->name);
+    }
+    return YK_OK;
+}
+
+static int32_t tensor_value(const struct grad_info *info, const struct trainer_tensor *x)
+{
+    return x->kind == TRAINER_STATE ? info->states[x->index].value : info->params[x->index].value;
+}
+
+/* The tensor that a row of a set is about: a weight's slots stand behind it. NULL if it is not here. */
+static const struct trainer_tensor *find_tensor(const struct train_unit *u, int32_t value, int32_t slot)
+{
+    int32_t n;
+    const struct trainer_tensor *all = trainer_tensors(u->trainer, &n);
+    for (int32_t i = 0; i < n; i++)
+        if (all[i].kind != TRAINER_SLOT && tensor_value(&u->p->training->info, &all[i]) == value) {
+            int32_t at = i + 1 + slot;
+            bool there = slot < 0 || (at < n && all[at].kind == TRAINER_SLOT && all[at].index == all[i].index);
+            return there ? &all[at] : NULL;
+        }
+    return NULL;
+}
+
+static yk_err restore(struct train_unit *u, struct yk_diag *why)
+{
+    const struct pipeline_training *t = u->p->training;
+    for (size_t i = 0; i < t->n_kept; i++) {
+        const struct load_kept *k = &t->kept[i];
+        const struct trainer_tensor *x = find_tensor(u, k->value, k->slot);
+        if (!x || !k->entry)
+            continue;
+        if ((int64_t)cache_len(k->entry) != shape_bytes(&x->shape))
+            return yk_fail(why, YK_FORMAT, "%s of the checkpoint has %zu bytes, not %lld", x->name, cache_len(k->entry),
+                (long long)shape_bytes(&x->shape));
+        memcpy(x->data, cache_data(k->entry), cache_len(k->entry));
+    }
+    return t->n_kept ? trainer_renew(u->trainer, why) : YK_OK;
+}
+
+static yk_err open_unit(struct train_unit *u, struct yk_diag *why)
+{
+    struct pipeline *p = u->p;
+    const struct pipeline_training *t = p->training;
+    int32_t n = p->graph->n_nodes;
+    uint8_t *nodes = yk_xalloc((size_t)n + 1);
+    const char **forms = yk_xalloc(((size_t)n + 1) * sizeof *forms);
+    bool given = false;
+    for (int32_t i = 0; i < n; i++) {
+        const struct stage *s = u->first->in_stage[i] ? u->first : u->last->in_stage[i] ? u->last : NULL;
+        nodes[i] = s != NULL;
+        forms[i] = s && s->forms ? s->forms[i] : NULL;
+        given = given || forms[i];
+    }
+    struct trainer_config c = {.graph = p->graph,
+        .info = &t->info,
+        .in_stage = nodes,
+        .forms = given ? forms : NULL,
+        .max_sizes = p->sizes,
+        .backends = &p->agent->backends,
+        .pool = p->agent->pool,
+        .optim = optim_of(&t->config),
+        .in_flight = whole(u) ? 0 : (int)u->first->depth,
+        .weight = weight_data,
+        .weight_arg = p};
+    yk_err err = check_shared(u, nodes, why);
+    if (!err)
+        err = trainer_open(&c, &u->trainer, why);
+    free(nodes);
+    free(forms);
+    if (!err)
+        err = restore(u, why);
+    if (err)
+        return yk_wrap(why, err, "stage %lld", (long long)u->first->index);
+    u->n_slots = (int)u->first->depth;
+    u->slot = yk_xalloc((size_t)u->n_slots * sizeof *u->slot);
+    for (int k = 0; k < u->n_slots; k++)
+        u->slot[k] = -1;
+    u->step = t->step;
+    if (t->config.clip_norm > 0)
+        u->squares = yk_xalloc(((size_t)t->info.n_params + 1) * sizeof *u->squares);
+    int32_t n_tensors;
+    const struct trainer_tensor *all = trainer_tensors(u->trainer, &n_tensors);
+    for (int32_t i = 0; i < n_tensors; i++)
+        if (all[i].kind == TRAINER_STATE)
+            u->states_count += shape_count(&all[i].shape);
+    u->states = yk_xalloc((size_t)u->states_count * sizeof(float) + 1);
+    return YK_OK;
+}
+
+yk_err training_open(struct pipeline *p, struct yk_diag *why)
+{
+    struct pipeline_training *t = p->training;
+    t->units = yk_xalloc(((size_t)p->n_stages + 1) * sizeof *t->units);
+    yk_err err = YK_OK;
+    for (int i = 0; i < p->n_stages && !err && !p->agent->stop; i++) {
+        struct stage *s = &p->stages[i], *pair = stage_of(p, s->w->pair);
+        if (s->half)
+            continue;
+        if (!pair || pair->half || pair->w->pair != s->index)
+            return yk_fail(why, YK_INVAL, "stage %lld has no other half here", (long long)s->index);
+        struct train_unit *u = &t->units[t->n_units++];
+        *u = (struct train_unit){.p = p, .first = s, .last = pair};
+        for (int32_t n = 0; n < t->info.first_backward && !whole(u); n++)
+            if (pair->in_stage[n]) { /* it is the forward half */
+                u->first = pair;
+                u->last = s;
+            }
+        u->half[0] = (struct half){u, whole(u) ? TRAINER_WHOLE : TRAINER_FORWARD};
+        u->half[1] = (struct half){u, TRAINER_BACKWARD};
+        u->last->half = &u->half[1];
+        u->first->half = &u->half[0];
+        err = open_unit(u, why);
+    }
+    return err;
+}
+
+void training_close(struct pipeline *p)
+{
+    struct pipeline_training *t = p->training;
+    for (int i = 0; t && i < t->n_units; i++) {
+        trainer_close(t->units[i].trainer);
+        t->units[i].trainer = NULL;
+    }
+}
+
+void training_free_all(struct pipeline *p)
+{
+    struct pipeline_training *t = p->training;
+    if (!t)
+        return;
+    for (int i = 0; i < t->n_units; i++) {
+        free(t->units[i].slot);
+        free(t->units[i].squares);
+        free(t->units[i].states);
+    }
+    for (size_t i = 0; i < t->n_kept; i++)
+        if (t->kept[i].entry)
+            cache_release(p->agent->cache, t->kept[i].entry);
+    free(t->kept);
+    free(t->units);
+    train_config_fini(&t->config);
+    free(t);
+    p->training = NULL;
+}
+
+const struct trainer_border *training_border(const struct stage *s)
+{
+    return trainer_border(unit_of(s)->trainer, s->half->part);
+}
+
+int64_t training_bytes(const struct pipeline *p)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < p->training->n_units; i++)
+        sum += trainer_held_bytes(p->training->units[i].trainer) +
+               p->training->units[i].states_count * (int64_t)sizeof(float);
+    return sum;
+}
+
+/* ---- runs ---- */
+
+bool training_ready(const struct stage *s, int64_t microbatch, const struct micro *m, int *slot)
+{
+    const struct train_unit *u = unit_of(s);
+    if (m->step != u->step || u->ending)
+        return false;
+    for (int k = 0; k < u->n_slots; k++) {
+        bool free_one = u->slot[k] < 0 && !u->first->outs[k].busy && !u->last->outs[k].busy;
+        if (s == u->first ? free_one : u->slot[k] == microbatch) {
+            *slot = k;
+            return true;
+        }
+    }
+    return false;
+}
+
+void training_begun(struct stage *s, int slot, int64_t microbatch)
+{
+    unit_of(s)->slot[slot] = microbatch;
+}
+
+yk_err training_run(struct stage *s, int slot, const struct micro *m, const int64_t *sizes, const struct tensor *in,
+    struct tensor *out, struct yk_diag *why)
+{
+    struct train_unit *u = unit_of(s);
+    uint64_t seed = trainer_seed((uint64_t)s->p->training->config.seed, m->step, m->index);
+    if (!whole(u))
+        return trainer_run(u->trainer, s->half->part, slot, sizes, in, out, seed, why);
+    /* One slot in the trainer: what goes out is copied, so that the next microbatch need not wait for the wire. */
+    struct tensor *own = yk_xalloc(((size_t)s->n_out + 1) * sizeof *own);
+    yk_err err = trainer_run(u->trainer, TRAINER_WHOLE, 0, sizes, in, own, seed, why);
+    for (int32_t i = 0; i < s->n_out && !err; i++) {
+        int64_t bytes = shape_bytes(&own[i].shape);
+        if (bytes > 0)
+            memcpy(out[i].data, own[i].data, (size_t)bytes);
+        out[i].shape = own[i].shape;
+    }
+    free(own);
+    return err;
+}
+
+void training_cancel(struct stage *s)
+{
+    trainer_cancel(unit_of(s)->trainer);
+}
+
+/* ---- parts of checkpoint sets ---- */
+
+struct sending_part {
+    struct pipeline *p;
+    struct wire_kept *kept;
+    struct net_iov *iov;
+};
+
+static void begin_end(struct train_unit *u);
+
+static void on_part(void *arg, yk_err err, size_t bytes)
+{
+    (void)bytes;
+    struct sending_part *m = arg;
+    struct pipeline *p = m->p;
+    free(m->kept);
+    free(m->iov);
+    free(m);
+    p->training->sending = false;
+    if (!err && p->state == PIPELINE_READY)
+        for (int i = 0; i < p->training->n_units; i++) {
+            struct train_unit *u = &p->training->units[i];
+            u->held = false;
+            if (u->due)
+                begin_end(u);
+        }
+    pipeline_release(p); /* after an error it is sent again when the connection is back */
+}
+
+/* Sends what all units here hold behind their step, once all have come that far. */
+static void send_part(struct pipeline *p)
+{
+    struct pipeline_training *t = p->training;
+    int32_t n_all = 0, n, k = 0;
+    int n_iov = 0;
+    if (t->sending)
+        return;
+    for (int i = 0; i < t->n_units; i++) {
+        if (!t->units[i].held || t->units[i].step != t->units[0].step)
+            return;
+        trainer_tensors(t->units[i].trainer, &n);
+        n_all += n;
+    }
+    static const uint8_t padding[MEMPLAN_ALIGN];
+    struct sending_part *m = yk_xalloc(sizeof *m);
+    m->p = p;
+    m->kept = yk_xalloc(((size_t)n_all + 1) * sizeof *m->kept);
+    m->iov = yk_xalloc((2 * (size_t)n_all + 1) * sizeof *m->iov);
+    struct wire_part w = {
+        .generation = p->generation, .job = p->load->job, .step = t->units[0].step, .kept = {m->kept, (size_t)n_all}};
+    for (int i = 0; i < t->n_units; i++) {
+        const struct train_unit *u = &t->units[i];
+        const struct trainer_tensor *all = trainer_tensors(u->trainer, &n);
+        const float *states = u->states;
+        for (int32_t j = 0, slot = 0; j < n; j++) {
+            const struct trainer_tensor *x = &all[j];
+            int64_t bytes = shape_bytes(&x->shape), pad = -bytes & (MEMPLAN_ALIGN - 1);
+            slot = x->kind == TRAINER_SLOT ? slot + 1 : -1;
+            m->kept[k++] =
+                (struct wire_kept){.value = tensor_value(&t->info, x), .slot = slot, .offset = w.bytes, .bytes = bytes};
+            if (bytes > 0)
+                m->iov[n_iov++] = (struct net_iov){x->kind == TRAINER_STATE ? states : x->data, (size_t)bytes};
+            if (pad > 0)
+                m->iov[n_iov++] = (struct net_iov){padding, (size_t)pad};
+            if (x->kind == TRAINER_STATE)
+                states += shape_count(&x->shape);
+            w.bytes += bytes + pad;
+        }
+    }
+    p->busy++;
+    t->sending = true;
+    if (blob_part(p->agent, &w, m->iov, n_iov, on_part, m) == YK_OK)
+        return;
+    t->sending = false;
+    free(m->kept);
+    free(m->iov);
+    free(m);
+    p->busy--; /* not the last: the caller holds the pipeline, or it is among the agent's */
+}
+
+void training_retry(struct pipeline *p)
+{
+    if (p->training && p->state == PIPELINE_READY && p->training->n_units)
+        send_part(p);
+}
+
+/* ---- the end of a step ---- */
+
+static void copy_states(struct train_unit *u)
+{
+    int32_t n;
+    const struct trainer_tensor *all = trainer_tensors(u->trainer, &n);
+    float *to = u->states;
+    for (int32_t i = 0; i < n; i++)
+        if (all[i].kind == TRAINER_STATE) {
+            memcpy(to, all[i].data, (size_t)shape_bytes(&all[i].shape));
+            to += shape_count(&all[i].shape);
+        }
+}
+
+static void move_run(void *arg)
+{
+    struct train_unit *u = arg;
+    const struct train_config *c = &u->p->training->config;
+    if (!u->squares)
+        trainer_fold(u->trainer, NULL);
+    u->err = trainer_step(
+        u->trainer, rate_of(c, u->step, u->steps), u->step + 1, optim_clip_scale(c->clip_norm, u->norm), &u->why);
+    copy_states(u);
+}
+
+static void move_done(void *arg)
+{
+    struct train_unit *u = arg;
+    struct pipeline *p = u->p;
+    u->ending = false;
+    u->done = 0;
+    u->step++;
+    if (u->err && p->state == PIPELINE_READY)
+        pipeline_fail(p, u->first->index, "", u->err, "step %lld: %s", (long long)u->step - 1, u->why.text);
+    if (p->state == PIPELINE_READY && (u->step % p->training->save_every == 0 || u->step == u->steps)) {
+        u->held = true;
+        send_part(p);
+    }
+    pipeline_release(p);
+    runner_kick(p->agent);
+}
+
+static void move(struct train_unit *u)
+{
+    u->p->busy++;
+    worker_post(u->p->agent->runner_thread, move_run, move_done, u);
+}
+
+static void fold_run(void *arg)
+{
+    struct train_unit *u = arg;
+    memset(u->squares, 0, (size_t)u->p->training->info.n_params * sizeof *u->squares);
+    trainer_fold(u->trainer, u->squares);
+}
+
+/* The square sums of all units here, once all have them. */
+static void fold_done(void *arg)
+{
+    struct train_unit *u = arg;
+    struct pipeline *p = u->p;
+    struct pipeline_training *t = p->training;
+    u->norm = -1; /* is waited for */
+    bool all = p->state == PIPELINE_READY;
+    for (int i = 0; i < t->n_units; i++)
+        all = all && t->units[i].ending && t->units[i].norm < 0 && t->units[i].step == u->step;
+    if (all) {
+        int64_t *values = yk_xalloc(((size_t)t->info.n_params + 1) * sizeof *values);
+        double *sums = yk_xalloc(((size_t)t->info.n_params + 1) * sizeof *sums);
+        size_t n = 0;
+        for (int i = 0; i < t->n_units; i++)
+            for (int32_t k = 0; k < t->info.n_params; k++)
+                if (trainer_owns(t->units[i].trainer, k)) {
+                    values[n] = t->info.params[k].value;
+                    sums[n++] = t->units[i].squares[k];
+                }
+        struct wire_norms w = {.generation = p->generation, .step = u->step, .values = {values, n}, .sums = {sums, n}};
+        if (control_send(p->agent, WIRE_TYPE_norms, &w) != YK_OK)
+            pipeline_fail(
+                p, u->first->index, "", YK_CLOSED, "the norm of step %lld cannot be told to yoked", (long long)u->step);
+        free(values);
+        free(sums);
+    }
+    pipeline_release(p);
+}
+
+void training_norm(struct pipeline *p, const struct wire_norm *w)
+{
+    struct pipeline_training *t = p->training;
+    for (int i = 0; t && p->state == PIPELINE_READY && i < t->n_units; i++) {
+        struct train_unit *u = &t->units[i];
+        if (!u->ending || u->norm >= 0 || u->step != w->step || !(w->norm >= 0))
+            continue;
+        u->norm = w->norm;
+        move(u);
+    }
+}
+
+static void begin_end(struct train_unit *u)
+{
+    u->ending = true;
+    u->due = u->held;
+    if (u->due)
+        return;
+    if (!u->squares) {
+        move(u);
+        return;
+    }
+    u->norm = 0;
+    u->p->busy++;
+    worker_post(u->p->agent->runner_thread, fold_run, fold_done, u);
+}
+
+void training_ran(struct stage *s, int slot, const struct micro *m)
+{
+    struct train_unit *u = unit_of(s);
+    u->steps = m->steps;
+    if (s != u->last)
+        return;
+    u->slot[slot] = -1;
+    if (++u->done == m->of)
+        begin_end(u);
+}

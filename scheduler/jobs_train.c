@@ -1,0 +1,568 @@
+/* What a training does that other jobs do not: its graph, its steps as they come, and the sets of parameters that it
+ * can go on from. A part of a set is written by the content worker and synced; the set is in the database when all are,
+ * and only then the one before the last goes. */
+#include "scheduler/sched_priv.h"
+
+#include "common/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PART_LIMIT ((int64_t)16 << 30)
+#define PART_TENSORS 65536
+#define SAVE_MS 15000
+
+/* ---- the training graph ---- */
+
+struct making {
+    struct sched *s;
+    struct training *t;
+    char blob[65], *name;
+    struct model_blob *slices;
+    size_t n_slices;
+    yk_err err;
+    struct yk_diag why;
+    jobs_on_made fn;
+    void *arg;
+};
+
+static void make_run(void *arg)
+{
+    struct making *m = arg;
+    m->err = training_make(m->t, blobs_dir(m->s->blobs), m->blob, m->s->config.eval, m->s->config.eval_arg, &m->slices,
+        &m->n_slices, &m->why);
+}
+
+static void make_done(void *arg)
+{
+    struct making *m = arg;
+    struct sched *s = m->s;
+    for (size_t i = 0; i < m->n_slices; i++) {
+        const struct model_blob *b = &m->slices[i];
+        if (blobs_find(s->blobs, b->hash, NULL)) /* the model's own weights stay where they are */
+            continue;
+        blobs_add(s->blobs, b->hash, b->file, b->at, b->bytes);
+        store_put_blob(s->store, b->hash, b->file, b->at, b->bytes);
+    }
+    model_slices_free(m->slices, m->n_slices);
+    s->adding--;
+    if (m->err) {
+        training_free(m->t);
+        m->t = NULL;
+    } else {
+        m->t->model->name = m->name;
+        m->name = NULL;
+    }
+    m->fn(m->arg, m->err, m->why.text, m->t);
+    free(m->name);
+    free(m);
+}
+
+void jobs_train_make(
+    struct sched *s, const struct train_config *config, const struct model *of, jobs_on_made fn, void *arg)
+{
+    struct json *doc = NULL;
+    struct making *m = yk_xalloc(sizeof *m);
+    *m = (struct making){.s = s, .t = yk_xalloc(sizeof *m->t), .name = yk_xstrdup(of->name), .fn = fn, .arg = arg};
+    memcpy(m->blob, of->blob_hash, sizeof m->blob);
+    char *text = training_config_text(config); /* a copy of its own: the job may end meanwhile */
+    m->err = json_parse(text, strlen(text), &doc, &m->why);
+    if (!m->err)
+        m->err = train_config_read(doc, &m->t->config, &m->why);
+    json_free(doc);
+    free(text);
+    s->adding++;
+    if (m->err)
+        make_done(m);
+    else
+        worker_post(s->content, make_run, make_done, m);
+}
+
+/* ---- where it goes on ---- */
+
+/* Samples of the first `steps` steps. */
+static int64_t samples_of(const struct job *j, int64_t steps)
+{
+    const struct training *t = j->training;
+    if (t->epoch_steps == 0)
+        return 0;
+    int64_t each = j->samples / t->config.epochs, in_epoch = steps % t->epoch_steps * j->batch;
+    return steps / t->epoch_steps * each + YK_MIN(in_epoch, each);
+}
+
+static void go_back(struct job *j)
+{
+    struct training *t = j->training;
+    t->done = t->saved.step;
+    training_set_free(&t->coming);
+    j->done = samples_of(j, t->done);
+    j->correct = j->labelled = 0;
+}
+
+struct found_set {
+    struct job *j;
+    yk_err err;
+    struct yk_diag *why;
+};
+
+static void on_set(void *arg, int64_t step, int64_t bytes, const char *parts)
+{
+    struct found_set *f = arg;
+    struct training *t = f->j->training;
+    (void)bytes;
+    training_set_free(&t->saved);
+    f->err = training_set_read(parts, t->model, &t->saved, f->why);
+    t->saved.step = step;
+}
+
+yk_err jobs_train_resume(struct sched *s, struct job *j, struct yk_diag *why)
+{
+    struct training *t = j->training;
+    struct found_set f = {j, YK_OK, why};
+    if (t->saved.step == 0) /* a restart of yoked, or the first plan */
+        store_load_checkpoint(s->store, j->id, on_set, &f);
+    for (int32_t i = 0; i < t->saved.n_kept && !f.err; i++)
+        if (!blobs_find(s->blobs, t->saved.kept[i].hash, NULL))
+            f.err = yk_fail(why, YK_NOTFOUND, "the checkpoint behind step %lld is incomplete: '%.80s' is gone",
+                (long long)t->saved.step, t->model->graph->values[t->saved.kept[i].value].name);
+    go_back(j);
+    if (!f.err && t->saved.step > 0)
+        jobs_event(s, j->id, "resumed", "goes on behind step %lld", (long long)t->saved.step);
+    return f.err;
+}
+
+/* Steps between two sets: as asked, else as many as SAVE_MS hold. */
+static int64_t save_every(const struct training *t, double step_ms)
+{
+    if (t->config.checkpoint_every > 0)
+        return t->config.checkpoint_every;
+    return step_ms > 0 ? YK_MAX((int64_t)1, llround(YK_MIN(SAVE_MS / step_ms, 1e9))) : 1;
+}
+
+void jobs_train_load(const struct job *j, const char *config, double step_ms, struct wire_training *out)
+{
+    const struct training *t = j->training;
+    *out = t->wire;
+    out->save_every = save_every(t, step_ms);
+    out->config = config;
+    out->batch = j->batch;
+    out->step = t->saved.step;
+    out->kept.at = yk_xalloc(((size_t)t->saved.n_kept + 1) * sizeof *out->kept.at);
+    out->kept.n = (size_t)t->saved.n_kept;
+    for (int32_t i = 0; i < t->saved.n_kept; i++) {
+        const struct training_kept *k = &t->saved.kept[i];
+        out->kept.at[i] = (struct wire_kept){.value = k->value, .slot = k->slot, .hash = k->hash, .bytes = k->bytes};
+    }
+}
+
+/* ---- the end ---- */
+
+struct exporting {
+    struct sched *s;
+    int64_t job;
+    char blob[65], *file;
+    char **names;
+    const void **data;
+    int64_t *bytes;
+    int32_t n;
+    yk_err err;
+    struct yk_diag why;
+};
+
+static void export_run(void *arg)
+{
+    struct exporting *e = arg;
+    e->err = training_export(
+        blobs_dir(e->s->blobs), e->blob, (const char *const *)e->names, e->data, e->bytes, e->n, e->file, &e->why);
+}
+
+static void export_done(void *arg)
+{
+    struct exporting *e = arg;
+    struct job *j = jobs_find(e->s, e->job);
+    if (j && j->state == JOB_RUNNING && e->err) {
+        jobs_fail(e->s, j, "the trained model cannot be written: %s", e->why.text);
+    } else if (j && j->state == JOB_RUNNING) {
+        free(j->outputs_json);
+        j->outputs_json = yk_xasprintf("[{\"name\":\"model\",\"file\":\"%s\"}]", e->file);
+        jobs_finish(e->s, j);
+    }
+    for (int32_t i = 0; i < e->n; i++)
+        free(e->names[i]);
+    free(e->names);
+    free(e->data);
+    free(e->bytes);
+    free(e->file);
+    free(e);
+}
+
+/* The last step is done and its set is safe: the model with its parameters, then the job is done. */
+static void finish_if_whole(struct sched *s, struct job *j)
+{
+    struct training *t = j->training;
+    const struct model *m = sched_model_find(s, j->model);
+    if (j->state != JOB_RUNNING || t->steps == 0 || t->done != t->steps || t->saved.step != t->steps || t->exporting)
+        return;
+    if (!m) {
+        jobs_fail(s, j, "the model is gone");
+        return;
+    }
+    t->exporting = true;
+    struct exporting *e = yk_xalloc(sizeof *e);
+    size_t n = (size_t)t->saved.n_kept + 1;
+    *e = (struct exporting){.s = s,
+        .job = j->id,
+        .file = yk_xasprintf("job-%lld.onnx", (long long)j->id),
+        .names = yk_xalloc(n * sizeof *e->names),
+        .data = yk_xalloc(n * sizeof *e->data),
+        .bytes = yk_xalloc(n * sizeof *e->bytes)};
+    memcpy(e->blob, m->blob_hash, sizeof e->blob);
+    for (int32_t i = 0; i < t->saved.n_kept; i++) {
+        const struct training_kept *k = &t->saved.kept[i];
+        const uint8_t *data = NULL;
+        if (k->slot >= 0)
+            continue;
+        yk_err err = blobs_map(s->blobs, k->hash, &data, &e->bytes[e->n], &e->why);
+        e->err = e->err ? e->err : err;
+        e->names[e->n] = yk_xstrdup(t->model->graph->values[k->value].name);
+        e->data[e->n++] = data;
+    }
+    if (e->err)
+        export_done(e);
+    else
+        worker_post(s->content, export_run, export_done, e);
+}
+
+/* ---- steps ---- */
+
+void jobs_train_started(struct sched *s, struct job *j, const struct wire_run_started *m)
+{
+    struct training *t = j->training;
+    bool first = t->epoch_steps == 0;
+    int64_t each = m->samples, epochs = t->config.epochs;
+    if (each < 1 || m->epoch_steps != (each + j->batch - 1) / j->batch || m->steps != m->epoch_steps * epochs ||
+        each > INT64_MAX / epochs) {
+        jobs_fail(
+            s, j, "the source counts %lld samples in %lld steps an epoch", (long long)each, (long long)m->epoch_steps);
+        return;
+    }
+    if (!first && j->samples != each * epochs) {
+        jobs_fail(
+            s, j, "the data set has %lld samples now, it had %lld", (long long)each, (long long)(j->samples / epochs));
+        return;
+    }
+    t->steps = m->steps;
+    t->epoch_steps = m->epoch_steps;
+    j->samples = each * epochs;
+    j->done = samples_of(j, t->done);
+    jobs_move(s, j, JOB_RUNNING, "");
+    if (first)
+        jobs_event(s, j->id, "started", "%lld epochs of %lld samples, %lld steps", (long long)epochs, (long long)each,
+            (long long)t->steps);
+    if (first && m->note[0])
+        jobs_event(s, j->id, "note", "%.300s", m->note);
+    finish_if_whole(s, j); /* yoked may have ended between the last set and this */
+}
+
+void jobs_train_step(struct sched *s, struct generation *g, const struct wire_step *m)
+{
+    struct job *j = g->job;
+    struct training *t = j->training;
+    int64_t now = net_now_us(s->net);
+    if (j->state != JOB_RUNNING || t->epoch_steps == 0 || m->step != t->done || m->step >= t->steps)
+        return;
+    if (!isfinite(m->loss)) {
+        jobs_fail(s, j, "the loss of step %lld is %s: lower the learning rate, or clip the gradients (clip_norm)",
+            (long long)m->step, isnan(m->loss) ? "not a number" : "infinite");
+        return;
+    }
+    struct store_step row = {.job = j->id,
+        .step = m->step,
+        .epoch = m->step / t->epoch_steps,
+        .samples = m->samples,
+        .correct = m->correct,
+        .plan = j->plan_id,
+        .loss = m->loss,
+        .ms = m->ms};
+    store_put_step(s->store, &row);
+    if (m->step % t->epoch_steps == 0)
+        j->correct = j->labelled = 0; /* accuracy is that of the epoch so far */
+    if (m->correct >= 0) {
+        j->correct += m->correct;
+        j->labelled += m->samples;
+    }
+    t->done++;
+    j->done = samples_of(j, t->done);
+    j->losses = 0;
+    j->run_count += m->samples;
+    j->run_last_us = now;
+    if (!j->run_first_us) {
+        j->run_first_us = now;
+        j->run_first_count = m->samples;
+    }
+    j->dirty = true;
+    j->deadline_us = now + job_state_deadline_ms(JOB_RUNNING) * 1000;
+    finish_if_whole(s, j);
+}
+
+static int stage_agents(const struct generation *g)
+{
+    int n = 0;
+    for (int i = 0; i < g->n_agents; i++)
+        n += g->agents[i].has_stage;
+    return n;
+}
+
+/* The norm over all parameters: square sums by tensor, added in the order of the parameters, whoever holds them. */
+void jobs_train_norms(struct sched *s, struct generation *g, struct fleet_agent *a, const struct wire_norms *m)
+{
+    const struct wire_training *t = &g->job->training->wire;
+    struct norms *n = &g->norms;
+    (void)a;
+    if (m->values.n != m->sums.n)
+        return;
+    if (!n->sums || n->step != m->step) {
+        free(n->sums);
+        *n = (struct norms){.step = m->step, .sums = yk_xalloc((t->params.n + 1) * sizeof *n->sums)};
+    }
+    for (size_t i = 0; i < m->values.n; i++)
+        for (size_t k = 0; k < t->params.n; k++)
+            if (t->params.at[k].value == m->values.at[i])
+                n->sums[k] = m->sums.at[i];
+    if (++n->arrived < stage_agents(g))
+        return;
+    double sum = 0;
+    for (size_t k = 0; k < t->params.n; k++)
+        sum += n->sums[k];
+    struct wire_norm out = {.term = store_term(s->store), .generation = g->id, .step = m->step, .norm = sqrt(sum)};
+    for (int i = 0; i < g->n_agents; i++) {
+        struct fleet_agent *to = g->agents[i].has_stage ? fleet_find(s->fleet, g->agents[i].id) : NULL;
+        if (to)
+            fleet_send(to, WIRE_TYPE_norm, &out);
+    }
+}
+
+/* ---- sets ---- */
+
+struct part {
+    struct sched *s;
+    int64_t generation, job, step;
+    char agent[33];
+    struct wire_msg head; /* owned */
+    uint8_t *body;
+    int64_t bytes;
+    char *file;
+    struct training_kept *kept;
+    yk_err err;
+    struct yk_diag why;
+};
+
+static void part_free(struct part *p)
+{
+    wire_free(&p->head);
+    free(p->body);
+    free(p->file);
+    free(p->kept);
+    free(p);
+}
+
+static void part_run(void *arg)
+{
+    struct part *p = arg;
+    const char *dir = blobs_dir(p->s->blobs);
+    const struct wire_part *w = &p->head.as.part;
+    char *path = yk_xasprintf("%s/%s", dir, p->file);
+    for (size_t i = 0; i < w->kept.n; i++) {
+        uint8_t hash[HASH_BYTES];
+        hash_bytes(p->body + w->kept.at[i].offset, (size_t)w->kept.at[i].bytes, hash);
+        yk_hex(hash, sizeof hash, p->kept[i].hash);
+    }
+    p->err = model_write_file(path, p->body, (size_t)p->bytes, &p->why);
+    int fd = p->err ? -1 : open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (!p->err && (fd < 0 || fsync(fd) != 0))
+        p->err = yk_fail(&p->why, yk_err_from_errno(errno), "cannot sync %s: %s", dir, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    free(path);
+}
+
+static bool is_set_file(const char *file)
+{
+    size_t n = strlen(file);
+    return n > 4 && strcmp(file + n - 4, ".set") == 0;
+}
+
+struct committing {
+    struct sched *s;
+    int64_t job, step;
+};
+
+/* Files of sets that no kept set names. */
+static void drop_sets(struct sched *s, int64_t job, int64_t before)
+{
+    char stem[40];
+    const char *file;
+    snprintf(stem, sizeof stem, "job-%lld-", (long long)job);
+    for (int32_t i = 0; (file = blobs_file_at(s->blobs, i)); i++) {
+        if (strncmp(file, stem, strlen(stem)) != 0 || !is_set_file(file))
+            continue;
+        if (strtoll(file + strlen(stem), NULL, 10) < before)
+            sched_content_drop(s, file);
+    }
+}
+
+static void committed(void *arg)
+{
+    struct committing *c = arg;
+    struct job *j = jobs_find(c->s, c->job);
+    if (j && j->training->saved.step == c->step) {
+        j->dirty = true;
+        finish_if_whole(c->s, j);
+    }
+    free(c);
+}
+
+static void commit(struct sched *s, struct generation *g)
+{
+    struct job *j = g->job;
+    struct training *t = j->training;
+    struct yk_buf text = {0};
+    int64_t bytes = 0, before = t->saved.step;
+    training_set_free(&t->saved);
+    t->saved = t->coming;
+    t->coming = (struct training_set){0};
+    for (int i = 0; i < g->n_agents; i++)
+        g->agents[i].part_here = false;
+    for (int32_t i = 0; i < t->saved.n_kept; i++)
+        bytes += t->saved.kept[i].bytes;
+    training_set_write(&t->saved, t->model, &text);
+    struct committing *c = yk_xalloc(sizeof *c);
+    *c = (struct committing){s, j->id, t->saved.step};
+    store_put_checkpoint(s->store, j->id, t->saved.step, bytes, (char *)text.data, committed, c);
+    store_remove_checkpoints(s->store, j->id, before);
+    yk_buf_free(&text);
+    jobs_event(s, j->id, "checkpoint", "step %lld is safe: %.1f MB of %d agents", (long long)t->saved.step,
+        (double)bytes / 1e6, stage_agents(g));
+    drop_sets(s, j->id, before);
+}
+
+static void part_done(void *arg)
+{
+    struct part *p = arg;
+    struct sched *s = p->s;
+    struct generation *g = sched_generation(s, p->generation);
+    struct training *t = g && g->job && g->job->id == p->job ? g->job->training : NULL;
+    if (!t || p->step <= t->saved.step) {
+        sched_content_drop(s, p->file);
+        part_free(p);
+        return;
+    }
+    if (p->err) {
+        jobs_event(s, p->job, "checkpoint", "step %lld cannot be kept: %.400s", (long long)p->step, p->why.text);
+        if (p->step == t->steps)
+            jobs_lost(s, g->job, p->why.text);
+        part_free(p);
+        return;
+    }
+    struct training_set *set = &t->coming;
+    if (set->step != p->step) { /* an earlier one stays incomplete */
+        training_set_free(set);
+        set->step = p->step;
+        for (int i = 0; i < g->n_agents; i++)
+            g->agents[i].part_here = false;
+    }
+    const struct wire_part *w = &p->head.as.part;
+    set->kept = yk_xrealloc(set->kept, ((size_t)set->n_kept + w->kept.n + 1) * sizeof *set->kept);
+    for (size_t i = 0; i < w->kept.n; i++) {
+        const struct training_kept *k = &p->kept[i];
+        const char *file = blobs_file(s->blobs, k->hash);
+        set->kept[set->n_kept++] = *k;
+        if (file && !is_set_file(file))
+            continue; /* a weight that is still the model's own */
+        blobs_add(s->blobs, k->hash, p->file, w->kept.at[i].offset, k->bytes);
+        store_put_blob(s->store, k->hash, p->file, w->kept.at[i].offset, k->bytes);
+    }
+    bool all = true;
+    for (int i = 0; i < g->n_agents; i++) {
+        if (strcmp(g->agents[i].id, p->agent) == 0)
+            g->agents[i].part_here = true;
+        all = all && (!g->agents[i].has_stage || g->agents[i].part_here);
+    }
+    part_free(p);
+    if (all)
+        commit(s, g);
+}
+
+static void part_here(void *arg, yk_err err)
+{
+    struct part *p = arg;
+    if (err || !p->kept)
+        part_free(p);
+    else
+        worker_post(p->s->content, part_run, part_done, p);
+}
+
+static yk_err check_part(const struct training *t, const struct wire_part *w, struct part *p)
+{
+    const struct graph *g = t->model->graph;
+    if (w->kept.n > PART_TENSORS || w->step < 1)
+        return YK_LIMIT;
+    p->kept = yk_xalloc((w->kept.n + 1) * sizeof *p->kept);
+    for (size_t i = 0; i < w->kept.n; i++) {
+        const struct wire_kept *k = &w->kept.at[i];
+        bool known = k->value >= 0 && k->value < g->n_values && g->values[k->value].kind == VALUE_WEIGHT;
+        if (!known || k->slot < -1 || k->slot > 64 || k->bytes != shape_bytes(&g->values[k->value].shape) ||
+            k->offset < 0 || k->offset > w->bytes - k->bytes)
+            return YK_FORMAT;
+        p->kept[i] = (struct training_kept){.value = (int32_t)k->value, .slot = (int32_t)k->slot, .bytes = k->bytes};
+    }
+    return YK_OK;
+}
+
+yk_err jobs_train_part(
+    struct sched *s, struct generation *g, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink)
+{
+    const struct wire_part *w = &head->as.part;
+    struct part *p = yk_xalloc(sizeof *p);
+    *p = (struct part){.s = s, .generation = w->generation, .step = w->step, .bytes = w->bytes};
+    snprintf(p->agent, sizeof p->agent, "%s", a->id);
+    yk_err err = w->bytes < 0 || w->bytes > PART_LIMIT ? YK_LIMIT : YK_OK;
+    if (!err && g) {
+        p->job = g->job->id;
+        err = check_part(g->job->training, w, p);
+    }
+    if (!err && !(p->body = yk_try_alloc((size_t)w->bytes + 1, 1)))
+        err = YK_NOMEM;
+    if (err) {
+        part_free(p);
+        return err;
+    }
+    p->file = yk_xasprintf("job-%lld-%lld-%.8s.set", (long long)p->job, (long long)p->step, a->id);
+    p->head = *head;
+    head->arena = NULL;
+    *sink = (struct chan_sink){.buf = p->body, .len = (size_t)p->bytes, .done = part_here, .arg = p};
+    return YK_OK;
+}
+
+void jobs_train_leave(struct sched *s, struct training *t)
+{
+    if (!t || !t->model)
+        return;
+    t->model->next = s->removed;
+    s->removed = t->model;
+    t->model = NULL;
+}
+
+void jobs_train_end(struct sched *s, struct job *j)
+{
+    if (!j->training)
+        return;
+    jobs_train_leave(s, j->training);
+    store_remove_checkpoints(s->store, j->id, INT64_MAX);
+    drop_sets(s, j->id, INT64_MAX);
+}

@@ -1,0 +1,336 @@
+#include "scheduler/solve_train.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PLACES 64
+
+void solve_train_fini(struct solve_split *s)
+{
+    free(s->agent);
+    free(s->stage_of);
+    *s = (struct solve_split){0};
+}
+
+/* ---- what a cut costs ---- */
+
+struct work {
+    const struct cost_model *m;
+    const struct solve_training *t;
+    int32_t agents[SOLVE_TRAIN_AGENTS], n_agents;
+    double *sum; /* [agent * (n_forward + 1) + f]: forward nodes below f with their backward nodes */
+    int64_t *forward_bytes, *backward_bytes; /* by forward node f: what crosses between those below f and the others */
+    int32_t place[PLACES + 2], n_places;     /* ascending; first 0, last n_forward */
+    int64_t input_bytes;
+};
+
+/* The forward nodes that a value is made and used by: lo and hi of their positions. */
+struct span {
+    int32_t made; /* -1: a graph input */
+    int32_t least, most;
+};
+
+struct uses {
+    const struct solve_training *t;
+    struct span *span; /* by value */
+    int32_t at;
+};
+
+static void add_use(void *arg, int32_t value)
+{
+    struct uses *u = arg;
+    struct span *s = &u->span[value];
+    s->least = YK_MIN(s->least, u->at);
+    s->most = YK_MAX(s->most, u->at);
+}
+
+/* A value made at node k of the chain goes once to every later stage that reads it, forward or, of a gradient, back.
+ * Between neighbours of a chain that is: it crosses every cut between where it is made and where it is read last. */
+static void count_bytes(struct work *w)
+{
+    const struct graph *g = w->m->graph;
+    int32_t n = w->t->n_forward;
+    struct uses u = {w->t, yk_xalloc(((size_t)g->n_values + 1) * sizeof(struct span)), 0};
+    for (int32_t v = 0; v < g->n_values; v++) {
+        int32_t p = g->values[v].producer;
+        u.span[v] = (struct span){p >= 0 ? w->t->of[p] : -1, n, -1};
+    }
+    for (int32_t i = 0; i < g->n_nodes; i++) {
+        u.at = w->t->of[i];
+        node_each_use(&g->nodes[i], add_use, &u);
+    }
+    int64_t *forward = yk_xalloc(((size_t)n + 2) * sizeof *forward), *back = yk_xalloc(((size_t)n + 2) * sizeof *back);
+    for (int32_t v = 0; v < g->n_values; v++) {
+        const struct span *s = &u.span[v];
+        if (g->values[v].kind == VALUE_WEIGHT || s->made < 0)
+            continue;
+        int64_t bytes = cost_value_bytes(w->m, v, cost_codec(w->m));
+        if (s->most > s->made) { /* cuts made+1 .. most */
+            forward[s->made + 1] += bytes;
+            forward[s->most + 1] -= bytes;
+        }
+        if (s->least < s->made) { /* cuts least+1 .. made */
+            back[s->least + 1] += bytes;
+            back[s->made + 1] -= bytes;
+        }
+    }
+    for (int32_t f = 1; f <= n; f++) {
+        w->forward_bytes[f] = w->forward_bytes[f - 1] + forward[f];
+        w->backward_bytes[f] = w->backward_bytes[f - 1] + back[f];
+    }
+    for (int32_t i = 0; i < g->n_inputs; i++)
+        w->input_bytes += cost_value_bytes(w->m, g->inputs[i], cost_codec(w->m));
+    free(forward);
+    free(back);
+    free(u.span);
+}
+
+static double *sums_of(const struct work *w, int32_t agent)
+{
+    return &w->sum[(size_t)agent * ((size_t)w->t->n_forward + 1)];
+}
+
+static void count_work(struct work *w, int32_t agent)
+{
+    const struct cost_model *m = w->m;
+    int32_t n = m->graph->n_nodes;
+    double *sum = sums_of(w, agent);
+    for (int32_t i = 0; i < n; i++)
+        sum[w->t->of[i] + 1] += m->node_ms[(size_t)agent * (size_t)n + (size_t)i];
+    for (int32_t f = 1; f <= w->t->n_forward; f++)
+        sum[f] += sum[f - 1];
+}
+
+/* Of equal parts of the work the place with the least bytes. */
+static void choose_places(struct work *w)
+{
+    int32_t n = w->t->n_forward;
+    const double *sum = sums_of(w, w->agents[0]);
+    double all = sum[n];
+    w->place[w->n_places++] = 0;
+    for (int32_t f = 1, part = -1; f < n; f++) {
+        int32_t in = all > 0 ? (int32_t)(sum[f] / all * PLACES) : (int32_t)((int64_t)f * PLACES / n);
+        int64_t bytes = w->forward_bytes[f] + w->backward_bytes[f];
+        int32_t last = w->place[w->n_places - 1];
+        if (in != part && w->n_places <= PLACES)
+            w->place[w->n_places++] = f;
+        else if (bytes < w->forward_bytes[last] + w->backward_bytes[last])
+            w->place[w->n_places - 1] = f;
+        part = in;
+    }
+    w->place[w->n_places++] = n;
+}
+
+/* The largest load that a cut puts on a link or a medium between two agents; infinite if they have no link. */
+static double cut_ms(const struct work *w, int32_t from, int32_t to, int64_t forward, int64_t back)
+{
+    double latency;
+    int32_t there = cost_link(w->m, from, to), here = cost_link(w->m, to, from);
+    if ((forward > 0 && there < 0) || (back > 0 && here < 0))
+        return INFINITY;
+    double a = forward > 0 ? cost_transfer_ms(w->m, there, forward, &latency) : 0;
+    double b = back > 0 ? cost_transfer_ms(w->m, here, back, &latency) : 0;
+    bool one = there >= 0 && here >= 0 && w->m->link_resource[there] == w->m->link_resource[here];
+    return one ? a + b : YK_MAX(a, b);
+}
+
+/* ---- the search ---- */
+
+struct state {
+    double worst, sum;
+    int32_t before_agent, before_place; /* positions; -1: the chain begins here */
+};
+
+static void choose_agents(struct work *w, int32_t source)
+{
+    const struct view *v = w->m->view;
+    int32_t n = w->t->n_forward;
+    bool *taken = yk_xalloc((size_t)v->n_agents + 1);
+    while (w->n_agents < SOLVE_TRAIN_AGENTS) {
+        int32_t best = -1;
+        for (int32_t a = 0; a < v->n_agents; a++) {
+            bool good = !taken[a] && v->agents[a].usable && v->agents[a].memory_bytes > 0 && !isnan(sums_of(w, a)[n]);
+            if (good && (best < 0 || a == source || (best != source && sums_of(w, a)[n] < sums_of(w, best)[n])))
+                best = a;
+        }
+        if (best < 0)
+            break;
+        taken[best] = true;
+        w->agents[w->n_agents++] = best;
+    }
+    free(taken);
+}
+
+static struct state *at(struct state *s, const struct work *w, int32_t mask, int32_t agent, int32_t place)
+{
+    return &s[((size_t)mask * (size_t)w->n_agents + (size_t)agent) * (size_t)w->n_places + (size_t)place];
+}
+
+static bool better(const struct state *a, double worst, double sum)
+{
+    return worst < a->worst * (1 - 1e-12) || (worst <= a->worst * (1 + 1e-12) && sum < a->sum);
+}
+
+/* state(mask, agent, place): the agents of mask have the forward nodes below place, `agent` the last of them. */
+static void search(struct work *w, int32_t source, struct state *s)
+{
+    int32_t masks = 1 << w->n_agents;
+    for (int64_t i = 0; i < (int64_t)masks * w->n_agents * w->n_places; i++)
+        s[i] = (struct state){INFINITY, INFINITY, -1, -1};
+    for (int32_t a = 0; a < w->n_agents; a++) {
+        double in = w->agents[a] == source ? 0 : cut_ms(w, source, w->agents[a], w->input_bytes, 0);
+        if (w->m->req->pin_first && w->agents[a] != source)
+            continue;
+        for (int32_t p = 1; p < w->n_places; p++) {
+            double ms = sums_of(w, w->agents[a])[w->place[p]];
+            *at(s, w, 1 << a, a, p) = (struct state){YK_MAX(in, ms), in + ms, -1, -1};
+        }
+    }
+    for (int32_t mask = 1; mask < masks; mask++)
+        for (int32_t a = 0; a < w->n_agents; a++)
+            for (int32_t p = 1; p + 1 < w->n_places && mask >> a & 1; p++) {
+                const struct state *from = at(s, w, mask, a, p);
+                int32_t f = w->place[p];
+                if (isinf(from->worst))
+                    continue;
+                for (int32_t b = 0; b < w->n_agents; b++) {
+                    if (mask >> b & 1)
+                        continue;
+                    double cut = cut_ms(w, w->agents[a], w->agents[b], w->forward_bytes[f], w->backward_bytes[f]);
+                    const double *sum = sums_of(w, w->agents[b]);
+                    for (int32_t q = p + 1; q < w->n_places && !isinf(cut); q++) {
+                        double ms = sum[w->place[q]] - sum[f];
+                        double worst = YK_MAX(from->worst, YK_MAX(cut, ms)), all = from->sum + cut + ms;
+                        struct state *to = at(s, w, mask | 1 << b, b, q);
+                        if (better(to, worst, all))
+                            *to = (struct state){worst, all, a, p};
+                    }
+                }
+            }
+}
+
+static void take(const struct work *w, struct state *s, int32_t mask, int32_t agent, struct solve_split *out)
+{
+    const struct graph *g = w->m->graph;
+    int32_t chain[SOLVE_TRAIN_AGENTS], end[SOLVE_TRAIN_AGENTS], k = 0;
+    int32_t a = agent, p = w->n_places - 1;
+    out->bottleneck_ms = at(s, w, mask, a, p)->worst;
+    while (a >= 0) { /* from the last to the first */
+        const struct state *st = at(s, w, mask, a, p);
+        chain[k] = w->agents[a];
+        end[k++] = w->place[p];
+        mask &= ~(1 << a);
+        a = st->before_agent;
+        p = st->before_place;
+    }
+    out->n_stages = 2 * k - 1;
+    out->agent = yk_xalloc((size_t)out->n_stages * sizeof *out->agent);
+    out->stage_of = yk_xalloc(((size_t)g->n_nodes + 1) * sizeof *out->stage_of);
+    for (int32_t i = 0; i < k; i++) {
+        out->agent[i] = chain[k - 1 - i];
+        out->agent[2 * k - 2 - i] = chain[k - 1 - i];
+    }
+    for (int32_t n = 0; n < g->n_nodes; n++) {
+        int32_t stage = 0;
+        while (w->t->of[n] >= end[k - 1 - stage])
+            stage++;
+        out->stage_of[n] = n < w->t->first_backward ? stage : 2 * k - 2 - stage;
+    }
+}
+
+static void close_work(struct work *w)
+{
+    free(w->sum);
+    free(w->forward_bytes);
+    free(w->backward_bytes);
+}
+
+static yk_err open_work(struct work *w, const struct cost_model *m, struct yk_diag *why)
+{
+    *w = (struct work){.m = m, .t = m->req->training};
+    size_t n = (size_t)w->t->n_forward + 1;
+    w->sum = yk_try_alloc(n * (size_t)m->view->n_agents, sizeof *w->sum);
+    w->forward_bytes = yk_try_alloc(n, sizeof *w->forward_bytes);
+    w->backward_bytes = yk_try_alloc(n, sizeof *w->backward_bytes);
+    if (!w->sum || !w->forward_bytes || !w->backward_bytes) {
+        close_work(w);
+        return yk_fail(why, YK_NOMEM, "no memory to split a training of %zu nodes", n - 1);
+    }
+    for (int32_t a = 0; a < m->view->n_agents; a++)
+        count_work(w, a);
+    count_bytes(w);
+    return YK_OK;
+}
+
+static int by_bottleneck(const void *a, const void *b)
+{
+    const struct solve_split *x = a, *y = b;
+    if (x->bottleneck_ms != y->bottleneck_ms)
+        return x->bottleneck_ms < y->bottleneck_ms ? -1 : 1;
+    return x->n_stages - y->n_stages;
+}
+
+yk_err solve_train_splits(
+    const struct cost_model *m, int32_t source, struct solve_split *out, int32_t max, int32_t *n, struct yk_diag *why)
+{
+    struct work w;
+    *n = 0;
+    yk_err err = open_work(&w, m, why);
+    if (err)
+        return err;
+    choose_agents(&w, source);
+    if (w.n_agents < 2 || w.t->n_forward < 2) {
+        close_work(&w);
+        return YK_OK;
+    }
+    choose_places(&w);
+    int32_t masks = 1 << w.n_agents, most = masks * w.n_agents, found = 0;
+    struct state *s = yk_try_alloc((size_t)most * (size_t)w.n_places, sizeof *s);
+    struct solve_split *all = yk_try_alloc((size_t)most, sizeof *all);
+    if (!s || !all) {
+        err = yk_fail(why, YK_NOMEM, "no memory to split a training over %d agents", w.n_agents);
+    } else {
+        search(&w, source, s);
+        for (int32_t mask = 1; mask < masks; mask++)
+            for (int32_t a = 0; a < w.n_agents; a++)
+                if ((mask & (mask - 1)) && !isinf(at(s, &w, mask, a, w.n_places - 1)->worst))
+                    take(&w, s, mask, a, &all[found++]);
+        qsort(all, (size_t)found, sizeof *all, by_bottleneck);
+        for (int32_t i = 0; i < found; i++) {
+            if (i < max)
+                out[(*n)++] = all[i];
+            else
+                solve_train_fini(&all[i]);
+        }
+    }
+    free(all);
+    free(s);
+    close_work(&w);
+    return err;
+}
+
+double solve_train_bound(const struct cost_model *m)
+{
+    int32_t n = m->graph->n_nodes;
+    double *pace = yk_xalloc(((size_t)m->view->n_agents + 1) * sizeof *pace), all = 0, sum = 0, work = 0;
+    for (int32_t a = 0; a < m->view->n_agents; a++) {
+        double ms = 0;
+        for (int32_t i = 0; i < n; i++)
+            ms += m->node_ms[(size_t)a * (size_t)n + (size_t)i];
+        pace[a] = m->view->agents[a].usable && ms > 0 ? 1 / ms : 0; /* an agent that cannot run a node has none */
+        all += pace[a];
+    }
+    for (int32_t i = 0; i < n; i++) {
+        double least = INFINITY, part = INFINITY;
+        for (int32_t a = 0; a < m->view->n_agents; a++) {
+            double node = m->node_ms[(size_t)a * (size_t)n + (size_t)i];
+            least = pace[a] > 0 ? YK_MIN(least, node) : least;
+            part = pace[a] > 0 ? YK_MIN(part, node * pace[a]) : part;
+        }
+        sum += least;
+        work += part;
+    }
+    free(pace);
+    return all > 0 ? (sum + (double)(m->count - 1) * work / all) * (1 - 1e-9) : 0;
+}

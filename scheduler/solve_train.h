@@ -1,0 +1,25 @@
+/* Splits of a training over a chain of agents: each holds consecutive forward nodes and their backward nodes. */
+#ifndef YK_SOLVE_TRAIN_H
+#define YK_SOLVE_TRAIN_H
+
+#include "scheduler/cost.h"
+
+#define SOLVE_TRAIN_AGENTS 6 /* of the fleet, those that promise most */
+
+struct solve_split {
+    int32_t n_stages;  /* forward stages, then backward ones; the last forward stage is backward too */
+    int32_t *agent;    /* by stage */
+    int32_t *stage_of; /* by node */
+    double bottleneck_ms;
+};
+
+/* The best splits over two agents and more, by the largest time that one microbatch takes of a resource (dynamic
+ * programming over sets of agents and at most 64 places to cut, those with the least bytes of equal parts of the work).
+ * out: `max` of them; free each with solve_train_fini. Errors: YK_NOMEM. */
+yk_err solve_train_splits(
+    const struct cost_model *m, int32_t source, struct solve_split *out, int32_t max, int32_t *n, struct yk_diag *why);
+void solve_train_fini(struct solve_split *s);
+/* No plan over any agents costs less: every node on its best agent, and the work over the pace of all. */
+double solve_train_bound(const struct cost_model *m);
+
+#endif
