@@ -20,6 +20,14 @@ struct cli_opts {
     bool explain, watch, ops;
     char *input_size; /* CxHxW */
     int64_t classes, seed;
+    /* of training */
+    char *lr, *momentum, *weight_decay, *schedule, *val, *loss, *label_smoothing, *loss_output, *checkpoint, *plot,
+        *augment;
+    struct conf_strs freeze; /* patterns of names */
+    int optimizer, bn;
+    double clip_norm;
+    int64_t epochs, warmup, accumulate, checkpoint_every, ignore_index;
+    bool nesterov, recompute, resume;
 };
 
 struct cli {
@@ -69,6 +77,7 @@ int cli_local_infer(struct cli *c);
 int cli_local_batch(struct cli *c);
 int cli_local_bench(struct cli *c);
 int cli_local_check(struct cli *c);
+int cli_local_train(struct cli *c);
 int cli_local_ops(struct cli *c);
 
 #endif

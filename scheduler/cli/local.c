@@ -40,10 +40,12 @@ int local_threads(const struct cli *c)
 }
 
 /* Asked for by name, wrong answers end the command; one that hung is quarantined, and the others do the work. */
-static yk_err open_backends(struct cli *c, struct local *l, struct yk_diag *why)
+yk_err local_open_backends(struct cli *c, struct local *l, struct yk_diag *why)
 {
     struct backends_config config = {.timeout_ms = c->o.backend_timeout_ms, .check_every = c->o.backend_check_every};
-    yk_err err = backends_open_with(c->o.backend, &config, l->pool, &l->backends, why);
+    yk_err err = pool_open(local_threads(c), &l->pool, why);
+    if (!err)
+        err = backends_open_with(c->o.backend, &config, l->pool, &l->backends, why);
     for (int i = 0; !err && i < l->backends.n_refused; i++) {
         if (l->backends.refused[i].hung)
             log_warn("%s; going on with the others", l->backends.refused[i].text);
@@ -71,7 +73,7 @@ yk_err local_open(struct cli *c, const char *path, struct local *l, struct yk_di
         if ((err = use_plan(l, c->o.plan, why)))
             goto out;
     }
-    if ((err = pool_open(local_threads(c), &l->pool, why)) || (err = open_backends(c, l, why)))
+    if ((err = local_open_backends(c, l, why)))
         goto out;
     l->batch_dim = graph_batch_dim(l->graph, &l->fixed_batch);
     l->sizes = yk_xalloc(((size_t)l->graph->n_syms + 1) * sizeof *l->sizes);

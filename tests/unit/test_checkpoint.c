@@ -204,7 +204,6 @@ static void disk_full(void **state)
     checkpoint_close(&file);
 }
 
-
 static void bad_wishes(void **state)
 {
     struct fixture *f = *state;

@@ -1,0 +1,483 @@
+/* `yoke local train`: a model over a data set on this machine, step by step as a job would. */
+#include "scheduler/cli/local_train.h"
+
+#include "scheduler/cli/datasets.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#define SAVE_EVERY_S 60.0
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* ---- flags ---- */
+
+static yk_err number(const char *flag, const char *text, double otherwise, double lo, double *out, struct yk_diag *why)
+{
+    char *end;
+    *out = otherwise;
+    if (!text)
+        return YK_OK;
+    errno = 0;
+    double v = strtod(text, &end);
+    if (end == text || *end || errno || !isfinite(v) || v < lo)
+        return yk_fail(why, YK_INVAL, "--%s=%s: a number from %g", flag, text, lo);
+    *out = v;
+    return YK_OK;
+}
+
+static yk_err read_optim(struct local_train *t, struct yk_diag *why)
+{
+    const struct cli_opts *o = &t->cli->o;
+    bool sgd = o->optimizer == 0;
+    t->optim = optim_default(sgd ? OPTIM_SGD : OPTIM_ADAMW);
+    yk_err err = number("lr", o->lr, sgd ? 0.05 : 0.001, 0, &t->schedule.lr, why);
+    if (!err)
+        err = number("momentum", o->momentum, t->optim.momentum, 0, &t->optim.momentum, why);
+    if (!err)
+        err = number("weight-decay", o->weight_decay, t->optim.weight_decay, 0, &t->optim.weight_decay, why);
+    if (!err && !sgd && o->momentum)
+        err = yk_fail(why, YK_INVAL, "--momentum is for --optimizer=sgd");
+    if (!err && !sgd && o->nesterov)
+        err = yk_fail(why, YK_INVAL, "--nesterov is for --optimizer=sgd");
+    t->optim.nesterov = o->nesterov;
+    return err ? err : optim_check(&t->optim, why);
+}
+
+/* "constant", "cosine", "cosine:LOWEST", "step:EPOCHS", "step:EPOCHS:GAMMA"; needs epoch_steps. */
+static yk_err read_schedule(struct local_train *t, struct yk_diag *why)
+{
+    const char *text = t->cli->o.schedule;
+    struct optim_schedule *s = &t->schedule;
+    size_t n = strcspn(text, ":");
+    const char *more = text[n] ? text + n + 1 : NULL;
+    char *end = NULL;
+    bool good = true;
+    double epochs = 0;
+    s->warmup = t->cli->o.warmup;
+    s->total = t->total_steps;
+    s->gamma = 0.1;
+    s->every = 1;
+    if (n == 8 && strncmp(text, "constant", n) == 0) {
+        s->curve = OPTIM_CONSTANT;
+        good = !more;
+    } else if (n == 6 && strncmp(text, "cosine", n) == 0) {
+        s->curve = OPTIM_COSINE;
+        s->floor = more ? strtod(more, &end) : 0;
+        good = !more || (end != more && !*end && s->floor >= 0 && s->floor <= s->lr);
+    } else if (n == 4 && strncmp(text, "step", n) == 0) {
+        s->curve = OPTIM_STEP;
+        epochs = more ? strtod(more, &end) : 0;
+        if (more && *end == ':' && end != more) {
+            more = end + 1;
+            s->gamma = strtod(more, &end);
+        }
+        good = more && end != more && !*end && epochs > 0 && epochs < 1e6 && s->gamma > 0 && s->gamma <= 1;
+        s->every = good ? YK_MAX((int64_t)llround(epochs * (double)t->epoch_steps), 1) : 1;
+    } else {
+        good = false;
+    }
+    if (!good)
+        return yk_fail(why, YK_INVAL,
+            "--schedule=%s: constant, cosine[:LOWEST_LR], or step:EPOCHS[:FACTOR] as in step:30:0.1", text);
+    if (s->warmup >= t->total_steps && s->warmup > 0)
+        return yk_fail(
+            why, YK_INVAL, "--warmup=%" PRId64 " steps; the training has %" PRId64, s->warmup, t->total_steps);
+    return YK_OK;
+}
+
+static yk_err read_grad(struct local_train *t, struct yk_diag *why)
+{
+    const struct cli_opts *o = &t->cli->o;
+    struct grad_options *g = &t->options;
+    grad_options_init(g);
+    if (!grad_loss_find(o->loss, &g->loss)) {
+        char names[160] = "";
+        for (int i = 0; i < GRAD_LOSS_COUNT; i++)
+            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "",
+                grad_loss_name((enum grad_loss)i));
+        return yk_fail(why, YK_INVAL, "--loss=%s is none of %s", o->loss, names);
+    }
+    double smoothing;
+    yk_err err = number("label-smoothing", o->label_smoothing, 0, 0, &smoothing, why);
+    if (!err && smoothing >= 1)
+        err = yk_fail(why, YK_INVAL, "--label-smoothing=%s: from 0 to below 1", o->label_smoothing);
+    g->label_smoothing = (float)smoothing;
+    g->ignore_index = o->ignore_index;
+    g->output = o->loss_output;
+    g->freeze = (const char *const *)o->freeze.at;
+    g->n_freeze = o->freeze.n;
+    g->bn_frozen = o->bn == 1;
+    g->recompute = o->recompute;
+    return err;
+}
+
+static yk_err read_microbatch(struct local_train *t, struct yk_diag *why)
+{
+    const struct cli_opts *o = &t->cli->o;
+    int64_t batch = o->batch;
+    bool given = o->microbatch_text && strcmp(o->microbatch_text, "auto") != 0;
+    t->microbatch = given ? strtoll(o->microbatch_text, NULL, 10) : t->batch_dim < 0 ? t->env.fixed_batch : batch;
+    if (o->accumulate > 1) {
+        if (given)
+            return yk_fail(why, YK_INVAL, "--accumulate adds up whole batches: leave --microbatch out");
+        if (!yk_mul_i64(batch, o->accumulate, &batch) || batch > INT64_C(1000000000))
+            return yk_fail(why, YK_INVAL, "--accumulate=%" PRId64 " batches of %" PRId64, o->accumulate, o->batch);
+    }
+    t->microbatch = YK_MIN(t->microbatch, batch);
+    t->batches.sampler.batch = batch;
+    return YK_OK;
+}
+
+/* ---- data ---- */
+
+static yk_err open_set(
+    struct local_train *t, const char *path, const char *split, struct data_set **out, struct yk_diag *why)
+{
+    struct cli *c = t->cli;
+    char *data = c->o.data, *was = c->o.split;
+    struct data_target target;
+    data_target_of(t->env.graph, t->env.graph->inputs[0], &target);
+    c->o.data = (char *)(uintptr_t)path;
+    c->o.split = (char *)(uintptr_t)split;
+    yk_err err = datasets_open(c, &target, NULL, out, why);
+    c->o.data = data;
+    c->o.split = was;
+    return err;
+}
+
+/* --val: a share of the samples, or a path. Without it the test split judges, if there is one. */
+static yk_err open_judge(struct local_train *t, struct yk_diag *why)
+{
+    const char *val = t->cli->o.val;
+    struct sampler *s = &t->batches.sampler;
+    char *end = NULL;
+    double share = val ? strtod(val, &end) : 0;
+    struct stat st;
+    yk_err err = YK_OK;
+    if (val && strcmp(val, "none") == 0)
+        return YK_OK;
+    if (val && end != val && !*end && stat(val, &st) != 0) {
+        if (!(share > 0 && share < 1))
+            return yk_fail(why, YK_INVAL, "--val=%s: a share between 0 and 1, the path of a set, or none", val);
+        s->held = sampler_share(s->samples, share);
+        return YK_OK;
+    }
+    if (!val && !data_is_split(t->set))
+        return YK_OK;
+    t->judge_is_test = !val;
+    if ((err = open_set(t, val ? val : t->cli->o.data, "t10k", &t->judge, why))) {
+        if (val || err != YK_NOTFOUND)
+            return err;
+        t->judge_is_test = false;
+        return YK_OK;
+    }
+    if ((err = data_match(t->judge, t->set, why)))
+        return yk_wrap(why, err, val ? "--val=%s" : "the test split of %s", val ? val : t->cli->o.data);
+    return YK_OK;
+}
+
+static int64_t n_classes(const struct local_train *t, const struct shapes *s)
+{
+    const struct shape *y = &s->of[t->graph->outputs[t->info.logits_output]];
+    return y->rank >= 2 ? y->dims[1] : 0;
+}
+
+/* Targets have the type and shape that the loss takes, and class ids name classes. */
+static yk_err check_targets(struct local_train *t, struct yk_diag *why)
+{
+    const struct shapes *s;
+    const struct shape *have = data_truth(t->set), *want;
+    char a[128], b[128];
+    if (!have)
+        return yk_fail(why, YK_INVAL, "%s: %s", t->cli->o.data, DATA_NO_TRUTH);
+    yk_err err = trainer_shapes(t->trainer, t->sizes, &s, why);
+    if (err)
+        return err;
+    want = &s->of[t->graph->inputs[t->info.target_input]];
+    bool same = have->dtype == want->dtype && have->rank + 1 == want->rank;
+    for (int i = 0; same && i < have->rank; i++)
+        same = have->dims[i] == want->dims[i + 1];
+    if (!same) {
+        shape_text(have, a, sizeof a);
+        shape_text(want, b, sizeof b);
+        return yk_fail(why, YK_INVAL, "--loss=%s wants a target of %s for a batch, a sample of %s has %s",
+            grad_loss_name(t->options.loss), b, t->cli->o.data, a);
+    }
+    if (t->ids)
+        err = data_check_labels(t->set, n_classes(t, s), &t->options.ignore_index, why);
+    if (!err && t->ids && t->judge)
+        err = data_check_labels(t->judge, n_classes(t, s), &t->options.ignore_index, why);
+    return err;
+}
+
+/* ---- a step ---- */
+
+struct sums {
+    double loss; /* of the epoch, weighted by what counts */
+    int64_t counted, correct;
+};
+
+static int64_t count_ids(const struct local_train *t, const int64_t *ids, int64_t n)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++)
+        count += ids[i] != t->options.ignore_index;
+    return count;
+}
+
+static void count_correct(const struct local_train *t, const struct tensor *logits, const int64_t *ids, struct sums *s)
+{
+    if (logits->shape.rank != 2 || logits->shape.dtype != DT_F32)
+        return;
+    const float *z = logits->data;
+    int64_t n = logits->shape.dims[0], classes = logits->shape.dims[1];
+    for (int64_t i = 0; i < n; i++) {
+        int64_t best = 0;
+        for (int64_t k = 1; k < classes; k++)
+            if (z[i * classes + k] > z[i * classes + best])
+                best = k;
+        s->correct += best == ids[i];
+    }
+}
+
+static yk_err not_finite(
+    struct local_train *t, const struct tensor *in, uint64_t seed, double loss, struct yk_diag *why)
+{
+    char text[512];
+    if (!trainer_blame(t->trainer, t->sizes, in, seed, text, sizeof text))
+        snprintf(text, sizeof text, "nothing in it is");
+    return yk_fail(why, YK_INVAL,
+        "step %" PRId64 ": the loss is %g; the first that is not finite: %s. A smaller --lr, --clip-norm or --warmup "
+        "may help",
+        t->step + 1, loss, text);
+}
+
+static yk_err run_step(
+    struct local_train *t, const struct data_ahead_batch *b, struct sums *sums, double *loss, struct yk_diag *why)
+{
+    const struct trainer_border *border = trainer_border(t->trainer, TRAINER_WHOLE);
+    const struct graph *g = t->graph;
+    int64_t row = shape_bytes(data_sample(t->set)), target = shape_bytes(data_truth(t->set)), index = 0;
+    int64_t ids = shape_count(data_truth(t->set)) * b->count;
+    int64_t counted = t->ids ? count_ids(t, b->y, ids) : b->count;
+    float divisor = (float)counted;
+    struct tensor *in = yk_xalloc(((size_t)border->n_in + 1) * sizeof *in);
+    struct tensor *out = yk_xalloc(((size_t)border->n_out + 1) * sizeof *out);
+    yk_err err = YK_OK;
+    double sum = 0;
+    if (counted == 0)
+        divisor = 1; /* nothing counts: all gradients are zero */
+    for (int64_t first = 0; !err && first < b->count; first += t->microbatch, index++) {
+        const struct shapes *shapes;
+        uint64_t seed = trainer_seed(t->seed, t->step, index);
+        int64_t n = YK_MIN(t->microbatch, b->count - first);
+        void *truth = (char *)b->y + first * target;
+        if (t->batch_dim >= 0)
+            t->sizes[t->batch_dim] = n;
+        if ((err = trainer_shapes(t->trainer, t->sizes, &shapes, why)))
+            break;
+        for (int32_t i = 0; i < border->n_in; i++) {
+            int32_t v = border->in[i];
+            void *data = v == g->inputs[t->info.target_input]    ? truth
+                         : v == g->inputs[t->info.divisor_input] ? (void *)&divisor
+                                                                 : (void *)((char *)b->x + first * row);
+            in[i] = (struct tensor){shapes->of[v], data};
+        }
+        if ((err = trainer_run(t->trainer, TRAINER_WHOLE, 0, t->sizes, in, out, seed, why)))
+            break;
+        for (int32_t i = 0; i < border->n_out; i++) {
+            if (border->out[i] == g->outputs[t->info.loss_output])
+                sum += (double)*(const float *)out[i].data;
+            else if (border->out[i] == g->outputs[t->info.logits_output] && t->ids)
+                count_correct(t, &out[i], truth, sums);
+        }
+        if (!isfinite(sum))
+            err = not_finite(t, in, seed, sum, why);
+    }
+    if (!err)
+        err = trainer_flush(t->trainer, optim_lr(&t->schedule, t->step), t->step + 1, NULL, why);
+    *loss = sum;
+    sums->loss += sum * (double)counted;
+    sums->counted += counted;
+    free(in);
+    free(out);
+    return err;
+}
+
+/* ---- all steps ---- */
+
+static yk_err end_epoch(struct local_train *t, struct sums *sums, struct yk_diag *why)
+{
+    struct local_train_score s = {0};
+    bool judged = t->judge || t->batches.sampler.held > 0;
+    double loss = sums->counted ? sums->loss / (double)sums->counted : 0;
+    int64_t epoch = t->step / t->epoch_steps;
+    yk_err err = judged ? local_train_judge(t, &s, why) : YK_OK;
+    if (err)
+        return err;
+    t->scores[epoch - 1] = NAN;
+    if (s.samples && s.classes) {
+        t->accuracy = (double)s.correct / (double)s.samples;
+        t->scores[epoch - 1] = (float)t->accuracy;
+    } else if (s.samples) {
+        t->scores[epoch - 1] = (float)s.loss;
+    }
+    local_train_show_epoch(t, loss, t->ids && sums->counted ? (double)sums->correct / (double)sums->counted : -1, &s);
+    *sums = (struct sums){0};
+    return YK_OK;
+}
+
+static yk_err run_steps(struct local_train *t, struct yk_diag *why)
+{
+    struct data_ahead *ahead = NULL;
+    const struct data_ahead_batch *b;
+    struct sums sums = {0};
+    double saved_s = now_s();
+    yk_err err = data_ahead_train(&t->batches, t->step, t->total_steps, 3, &ahead, why);
+    progress_start(&t->bar, t->cli->tty, "local train");
+    double begin = now_s();
+    while (!err && !(err = data_ahead_next(ahead, &b, why)) && b) {
+        double loss = 0;
+        if ((err = run_step(t, b, &sums, &loss, why)))
+            break;
+        double end = now_s();
+        t->losses[t->step++] = (float)loss;
+        t->last_loss = loss;
+        local_train_show_step(t, loss, 1e3 * (end - begin),
+            t->ids && sums.counted ? (double)sums.correct / (double)sums.counted : -1, b->count);
+        bool epoch_ends = t->step % t->epoch_steps == 0;
+        if (epoch_ends)
+            err = end_epoch(t, &sums, why);
+        int64_t every = t->cli->o.checkpoint_every;
+        bool due = every > 0 ? t->step % every == 0 : now_s() - saved_s >= SAVE_EVERY_S;
+        if (!err && t->storage && (due || epoch_ends)) {
+            err = local_train_save(t, why);
+            saved_s = now_s();
+        }
+        begin = now_s();
+    }
+    progress_end(&t->bar);
+    data_ahead_close(ahead);
+    return err;
+}
+
+static yk_err finish(struct local_train *t, struct yk_diag *why)
+{
+    struct yk_buf file = {0};
+    yk_err err = YK_OK;
+    if (t->accuracy < 0 && t->step == t->total_steps && t->ids && t->step && isfinite(t->scores[t->epochs - 1]))
+        t->accuracy = (double)t->scores[t->epochs - 1];
+    if (t->cli->o.output) {
+        err = local_train_export(t, &file, why);
+        if (!err)
+            err = cli_write_file(t->cli->o.output, file.data, file.len, why);
+        yk_buf_free(&file);
+    }
+    if (!err && t->cli->o.plot)
+        err = local_train_plot(t, why);
+    if (!err)
+        local_train_show_end(t);
+    return err;
+}
+
+static yk_err open_all(struct local_train *t, struct yk_diag *why)
+{
+    const struct cli_opts *o = &t->cli->o;
+    struct sampler *s = &t->batches.sampler;
+    yk_err err = read_optim(t, why);
+    if (!err)
+        err = read_grad(t, why);
+    if (!err)
+        err = local_open_backends(t->cli, &t->env, why);
+    if (!err)
+        err = local_train_open_model(t, why);
+    if (!err)
+        err = read_microbatch(t, why);
+    if (!err)
+        err = open_set(t, o->data, "train", &t->set, why);
+    if (err)
+        return err;
+    t->batches.set = t->set;
+    s->seed = t->seed;
+    s->samples = data_count(t->set);
+    if ((err = open_judge(t, why)) || (err = augment_parse(o->augment ? o->augment : "", &t->batches.augment, why)) ||
+        (err = batches_check(&t->batches, why)))
+        return err;
+    t->epochs = o->epochs;
+    t->epoch_steps = sampler_steps(s);
+    if (!yk_mul_i64(t->epochs, t->epoch_steps, &t->total_steps))
+        return yk_fail(why, YK_LIMIT, "%" PRId64 " epochs of %" PRId64 " steps", t->epochs, t->epoch_steps);
+    t->losses = yk_try_alloc((size_t)t->total_steps + 1, sizeof *t->losses);
+    t->scores = yk_try_alloc((size_t)t->epochs + 1, sizeof *t->scores);
+    if (!t->losses || !t->scores)
+        return yk_fail(why, YK_NOMEM, "no memory for the losses of %" PRId64 " steps", t->total_steps);
+    if ((err = read_schedule(t, why)) || (err = local_train_open_trainer(t, why)) || (err = check_targets(t, why)))
+        return err;
+    return local_train_open_storage(t, why);
+}
+
+/* Sizes of microbatches that come are tried before step 0: the last of a batch and those of the last batch. */
+static yk_err check_sizes(struct local_train *t, struct yk_diag *why)
+{
+    int64_t batch = t->batches.sampler.batch, rest = sampler_count(&t->batches.sampler) % batch;
+    int64_t sizes[] = {batch % t->microbatch, rest % t->microbatch};
+    const struct shapes *s;
+    if (t->batch_dim < 0)
+        return sizes[0] || sizes[1]
+                   ? yk_fail(why, YK_INVAL,
+                         "the model takes batches of exactly %" PRId64 ", which %" PRId64
+                         " samples in batches of %" PRId64 " do not divide into: export it with a dynamic batch",
+                         t->env.fixed_batch, sampler_count(&t->batches.sampler), batch)
+                   : YK_OK;
+    yk_err err = YK_OK;
+    for (int i = 0; !err && i < 2; i++)
+        if (sizes[i] > 0) {
+            t->sizes[t->batch_dim] = sizes[i];
+            if ((err = trainer_shapes(t->trainer, t->sizes, &s, why)))
+                yk_wrap(why, err, "a last microbatch of %" PRId64 " samples", sizes[i]);
+        }
+    return err;
+}
+
+int cli_local_train(struct cli *c)
+{
+    struct yk_diag why = {0};
+    struct local_train t = {.cli = c, .seed = (uint64_t)c->o.seed, .accuracy = -1};
+    if (!c->o.data) {
+        fprintf(stderr, "yoke: local train needs --data=PATH\n");
+        return CLI_USAGE;
+    }
+    if (c->o.resume && !c->o.checkpoint) {
+        fprintf(stderr, "yoke: --resume goes on from --checkpoint=DIR, which is not given\n");
+        return CLI_USAGE;
+    }
+    yk_err err = open_all(&t, &why);
+    if (!err)
+        err = check_sizes(&t, &why);
+    if (!err)
+        err = run_steps(&t, &why);
+    if (!err)
+        err = finish(&t, &why);
+    if (t.storage)
+        t.storage->ops->close(t.storage);
+    trainer_close(t.trainer);
+    graph_close(t.graph);
+    data_close(t.set);
+    data_close(t.judge);
+    free(t.losses);
+    free(t.scores);
+    free(t.sizes);
+    local_close(&t.env);
+    return err ? cli_fail(err, &why) : CLI_DONE;
+}

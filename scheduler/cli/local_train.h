@@ -1,0 +1,70 @@
+/* A training on this machine: what the files of `yoke local train` share. */
+#ifndef YK_LOCAL_TRAIN_H
+#define YK_LOCAL_TRAIN_H
+
+#include "agent/data_ahead.h"
+#include "common/storage.h"
+#include "kernels/train.h"
+#include "scheduler/cli/local.h"
+#include "scheduler/cli/progress.h"
+
+struct local_train {
+    struct cli *cli;
+    struct local env;      /* pool and backends; graph is the forward graph */
+    struct graph *graph;   /* the training graph */
+    struct grad_info info; /* in its arena */
+    struct grad_options options;
+    struct trainer *trainer;
+    int64_t *sizes; /* of the training graph's named dims; the batch is set per microbatch */
+    int32_t batch_dim;
+    int64_t microbatch;
+    bool ids; /* targets are class ids */
+
+    struct data_set *set, *judge; /* judge: what validates; NULL: samples that are held out, or nothing does */
+    bool judge_is_test;           /* it is the test split of --data */
+    struct batches batches;
+    int64_t epochs, epoch_steps, total_steps;
+    struct optim optim;
+    struct optim_schedule schedule;
+    uint64_t seed;
+
+    struct storage *storage; /* of --checkpoint; NULL: none */
+    uint8_t config[32];
+    char **freeze;
+
+    /* as it stands */
+    int64_t step;               /* steps that are done */
+    float *losses;              /* of all steps */
+    float *scores;              /* by epoch: accuracy (else loss) of the validation; NaN: none */
+    double last_loss, accuracy; /* accuracy: of the last validation, -1: none */
+    double compute_s;
+    int64_t computed; /* samples in compute_s */
+    struct progress bar;
+};
+
+/* local_train_model.c */
+yk_err local_train_open_model(struct local_train *t, struct yk_diag *why); /* import, passes, gradients */
+yk_err local_train_open_trainer(struct local_train *t, struct yk_diag *why);
+/* The file of --output: the imported model with the current parameters, batch normalisation and Dropout as for
+ * inference. */
+yk_err local_train_export(struct local_train *t, struct yk_buf *out, struct yk_diag *why);
+struct local_train_score {
+    int64_t samples, correct;
+    double loss;  /* mean; NaN if the model's loss is not computed here */
+    bool classes; /* correct counts */
+};
+/* Runs the model as it would be exported over the validating samples. */
+yk_err local_train_judge(struct local_train *t, struct local_train_score *out, struct yk_diag *why);
+
+/* local_train_save.c */
+yk_err local_train_open_storage(struct local_train *t, struct yk_diag *why); /* with --resume: goes on from there */
+yk_err local_train_save(struct local_train *t, struct yk_diag *why);
+
+/* local_train_show.c */
+void local_train_show_step(struct local_train *t, double loss, double ms, double train_accuracy, int64_t samples);
+void local_train_show_epoch(
+    struct local_train *t, double loss, double train_accuracy, const struct local_train_score *s);
+void local_train_show_end(struct local_train *t);
+yk_err local_train_plot(const struct local_train *t, struct yk_diag *why); /* --plot */
+
+#endif
