@@ -236,7 +236,7 @@ static int64_t count_ids(const struct local_train *t, const int64_t *ids, int64_
     return count;
 }
 
-static void count_correct(const struct local_train *t, const struct tensor *logits, const int64_t *ids, struct sums *s)
+static void count_correct(const struct tensor *logits, const int64_t *ids, struct sums *s)
 {
     if (logits->shape.rank != 2 || logits->shape.dtype != DT_F32)
         return;
@@ -300,7 +300,7 @@ static yk_err run_step(
             if (border->out[i] == g->outputs[t->info.loss_output])
                 sum += (double)*(const float *)out[i].data;
             else if (border->out[i] == g->outputs[t->info.logits_output] && t->ids)
-                count_correct(t, &out[i], truth, sums);
+                count_correct(&out[i], truth, sums);
         }
         if (!isfinite(sum))
             err = not_finite(t, in, seed, sum, why);

@@ -1,0 +1,272 @@
+"""`yoke local train`: what comes out loads elsewhere and goes on here, a kill changes nothing, and bad input is named."""
+import json
+import os
+import pathlib
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree
+
+import numpy
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+import harness
+from harness import DATASETS, FULL, SEED, local, yoke
+from run import Skip, full
+
+sys.path.insert(0, str(harness.ROOT / "tests/golden"))
+import ort  # noqa: E402
+
+FASHION = pathlib.Path(DATASETS, "fashion-mnist")
+
+
+def new(folder, kind="cnn", size="1x12x12", classes=4, name="m.onnx"):
+    path = pathlib.Path(folder, name)
+    yoke("model", "new", kind, f"--classes={classes}", f"--input={size}", "--seed=5", path)
+    return path
+
+
+def data(folder, n=90, size=(1, 12, 12), classes=4, name="set", labels=None):
+    """Samples whose class shows: a bright corner each, in noise."""
+    rng = numpy.random.default_rng(3)
+    y = rng.integers(0, classes, n)
+    x = rng.standard_normal((n, *size)).astype("f4") * 0.3
+    for i, c in enumerate(y):
+        x[i, :, (c // 2) * size[1] // 2:, (c % 2) * size[2] // 2:] += 0.7
+    path = pathlib.Path(folder, name)
+    path.mkdir()
+    numpy.save(path / "x.npy", x)
+    numpy.save(path / "y.npy", (y if labels is None else labels).astype("i8"))
+    return path
+
+
+def weights(path):
+    return {i.name: numpy_helper.to_array(i) for i in onnx.load(path).graph.initializer}
+
+
+def steps(result):
+    lines = [json.loads(line) for line in result.out.strip().split("\n")]
+    assert [line["step"] for line in lines[:-1]] == list(range(1, len(lines))), lines[:3]
+    assert all(set(line) == {"step", "loss", "ms"} for line in lines[:-1])
+    assert set(lines[-1]) == {"images_per_s", "final_loss", "test_accuracy"}
+    return [line["loss"] for line in lines[:-1]], lines[-1]
+
+
+def train(model, path, *args, ok=True):
+    return local("train", model, f"--data={path}", "--json", "--threads=1", *args, ok=ok)
+
+
+def test_learns_and_writes():
+    with tempfile.TemporaryDirectory() as folder:
+        model, path, out = new(folder), data(folder), pathlib.Path(folder, "t.onnx")
+        losses, last = steps(train(model, path, "--epochs=4", "--batch=16", f"--output={out}", "--val=0.2",
+                                   f"--plot={folder}/loss.svg"))
+        assert len(losses) == 4 * 5 and losses[-1] < 0.5 * losses[0], losses
+        assert last["test_accuracy"] > 0.8 and last["final_loss"] == losses[-1] and last["images_per_s"] > 0
+        xml.etree.ElementTree.parse(f"{folder}/loss.svg")
+        onnx.checker.check_model(onnx.load(out), full_check=True)
+        before, after = weights(model), weights(out)
+        assert {n: v.shape for n, v in before.items()} == {n: v.shape for n, v in after.items()}
+        moved = {n for n in before if not numpy.array_equal(before[n], after[n])}
+        assert moved == {n for n, v in before.items() if v.dtype == numpy.float32}, moved
+        assert [n.op_type for n in onnx.load(model).graph.node] == [n.op_type for n in onnx.load(out).graph.node]
+        x = numpy.load(path / "x.npy")
+        local("infer", out, f"--input={path}/x.npy", f"--output={folder}/y.npy")
+        ours, theirs = numpy.load(f"{folder}/y.npy"), ort.run(out, {"x": x})
+        assert (ours.argmax(1) == numpy.load(path / "y.npy")).mean() > 0.8
+        assert theirs is None or abs(theirs["logits"] - ours).max() < 1e-4 * abs(ours).max()
+        again, _ = steps(train(out, path, "--epochs=1", "--batch=16"))
+        assert again[0] < 0.5 * losses[0], again
+
+
+def test_same_bytes():
+    """Threads and the way to add up microbatches change nothing; a seed, an order and an optimizer do."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = data(folder, 50), pathlib.Path(folder, "t.onnx")
+        model = new(folder)
+
+        def run(*args):
+            local("train", model, f"--data={path}", "--epochs=2", f"--output={out}", *args)
+            return out.read_bytes()
+
+        base = run("--batch=16", "--microbatch=8", "--threads=1")
+        assert base == run("--batch=16", "--microbatch=8", "--threads=3")
+        assert base == run("--batch=8", "--accumulate=2", "--threads=2")
+        assert base != run("--batch=16", "--threads=1")  # statistics of other microbatches
+        assert base != run("--batch=16", "--microbatch=8", "--seed=1")
+        frozen = run("--batch=16", "--bn=frozen", "--threads=1")
+        assert frozen != base and run("--batch=16", "--bn=frozen", "--optimizer=adamw") != frozen
+
+
+def test_freeze():
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = data(folder, 40), pathlib.Path(folder, "t.onnx")
+        model = new(folder)
+        train(model, path, "--batch=20", "--freeze=[0-8].*", "--bn=frozen", f"--output={out}")
+        before, after = weights(model), weights(out)
+        moved = {n for n in before if not numpy.array_equal(before[n], after[n])}
+        assert moved == {"9.weight", "9.bias", "11.weight", "11.bias"}, moved
+
+
+def killed(command, delay):
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        process.wait(delay)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    process.stdout.close()
+    return process.returncode
+
+
+def kill_often(kind, rounds, *args):
+    """Kills at random instants until one run comes to its end; the file is the undisturbed one's, to the bit."""
+    rng = random.Random(SEED)
+    with tempfile.TemporaryDirectory() as folder:
+        model, path = new(folder, kind), data(folder, 200)
+        whole, parts, kept = (pathlib.Path(folder, n) for n in ("whole.onnx", "parts.onnx", "kept"))
+        flags = [f"--data={path}", "--epochs=3", "--batch=8", "--threads=1", *args]
+        begin = time.monotonic()
+        want, _ = steps(local("train", model, "--json", *flags, f"--output={whole}"))
+        seconds = time.monotonic() - begin
+        command = [harness.BIN / "yoke", "local", "train", model, *flags, f"--checkpoint={kept}", "--checkpoint-every=3",
+                   "--resume", f"--output={parts}"]
+        kills = 0
+        for _ in range(rounds):
+            kills += killed(command, rng.uniform(0.02, seconds)) != 0
+            if parts.exists():
+                break
+        done = local("train", model, "--json", *flags, f"--checkpoint={kept}", "--resume", f"--output={parts}")
+        assert parts.read_bytes() == whole.read_bytes(), f"after {kills} kills"
+        lines = [json.loads(line) for line in done.out.strip().split("\n")]
+        for line in lines[:-1]:
+            assert line["loss"] == want[line["step"] - 1]
+        names = sorted(p.name for p in (kept / "checkpoint").iterdir())
+        assert len(names) == 2 and names[-1] == f"step-{len(want):012d}", names
+        return kills
+
+
+def test_kill_changes_nothing():
+    assert kill_often("cnn", 5) > 0
+    kill_often("mlp", 3, "--optimizer=adamw", "--clip-norm=0.5", "--schedule=cosine", "--warmup=5")
+
+
+@full
+def test_kill_at_twenty_instants():
+    assert sum(kill_often(kind, 10, *args) for kind, args in (("cnn", []), ("resnet-small", ["--microbatch=4"]))) >= 2
+
+
+def test_go_on():
+    """More epochs may follow; another training is refused, and so is one that is there unasked."""
+    with tempfile.TemporaryDirectory() as folder:
+        model, path, kept = new(folder), data(folder, 40), pathlib.Path(folder, "kept")
+        out = [pathlib.Path(folder, f"{i}.onnx") for i in range(2)]
+        flags = ["--batch=16", f"--checkpoint={kept}"]
+        train(model, path, "--batch=16", "--epochs=3", f"--output={out[0]}")
+        train(model, path, *flags, "--epochs=2")
+        for args, text in ((["--epochs=3"], "--resume"), (["--epochs=3", "--resume", "--lr=0.1"], "another training"),
+                           (["--epochs=1", "--resume"], "has done 6 steps")):
+            done = train(model, path, *flags, *args, ok=False)
+            assert done.code == 1 and text in done.err, done.err
+        losses = train(model, path, *flags, "--epochs=3", "--resume", f"--output={out[1]}").out
+        assert json.loads(losses.split("\n")[0])["step"] == 7
+        assert out[0].read_bytes() == out[1].read_bytes()
+        newest = kept / "checkpoint/step-000000000009"
+        newest.write_bytes(newest.read_bytes()[:-100])
+        done = train(model, path, *flags, "--epochs=3", "--resume", f"--output={out[1]}")
+        assert "not whole" in done.err and out[0].read_bytes() == out[1].read_bytes()
+
+
+def test_disk_full():
+    """Files may not grow over a limit that the checkpoint breaks: said, and the last good one goes on."""
+    with tempfile.TemporaryDirectory() as folder:
+        model, path, kept = new(folder), data(folder, 64), pathlib.Path(folder, "kept")
+        whole, parts = pathlib.Path(folder, "w.onnx"), pathlib.Path(folder, "p.onnx")
+        flags = ["local", "train", model, f"--data={path}", "--epochs=2", "--batch=16", "--threads=1"]
+        yoke(*flags, f"--output={whole}")
+        yoke("local", "train", model, f"--data={path}", "--epochs=1", "--batch=16", "--threads=1", f"--checkpoint={kept}")
+        size = max(p.stat().st_size for p in (kept / "checkpoint").iterdir())
+
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
+
+        done = subprocess.run([harness.BIN / "yoke", *map(str, flags), f"--checkpoint={kept}", "--resume"], capture_output=True,
+                              text=True, preexec_fn=limit)
+        assert done.returncode == 1 and "the last good one stays" in done.stderr, done.stderr
+        yoke(*flags, f"--checkpoint={kept}", "--resume", f"--output={parts}")
+        assert parts.read_bytes() == whole.read_bytes()
+
+
+def no_path_model(path):
+    """A weight that only an ArgMax follows."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 6])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 1])
+    w = numpy_helper.from_array(numpy.eye(6, dtype="f4"), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"], "mul"),
+             helper.make_node("ArgMax", ["h"], ["i"], "arg", axis=1),
+             helper.make_node("Cast", ["i"], ["y"], "cast", to=TensorProto.FLOAT)]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", [x], [y], [w]),
+                                opset_imports=[helper.make_opsetid("", 13)]), path)
+
+
+def test_bad_input():
+    with tempfile.TemporaryDirectory() as folder:
+        model, path, cut = new(folder), data(folder, 30), pathlib.Path(folder, "cut.onnx")
+        bad = data(folder, 30, name="bad", labels=numpy.arange(30) % 5)
+        other = data(folder, 30, size=(1, 10, 12), name="other")
+        no_path_model(cut)
+        flat = pathlib.Path(folder, "flat")
+        flat.mkdir()
+        numpy.save(flat / "x.npy", numpy.zeros((8, 6), "f4"))
+        numpy.save(flat / "y.npy", numpy.zeros((8, 1), "f4"))
+        nothing = pathlib.Path(folder, "nothing")
+        nothing.mkdir()
+        numpy.save(nothing / "x.npy", numpy.zeros((8, 1, 12, 12), "f4"))
+        for m, d, args, text in (
+                (model, bad, [], "4"), (model, other, [], "10"), (model, nothing, [], "labels"),
+                (cut, flat, ["--loss=mse"], "arg"), (model, path, ["--lr=1e30", "--epochs=9"], "step "),
+                (model, path, ["--loss=mse"], "--loss=mse"), (model, path, ["--batch=29"], "batch-norm"),
+                (model, path, ["--microbatch=1", "--batch=4"], ""), (model, path, ["--val=0.5", "--val=7"], "--val=7"),
+                (model, path / "none", [], "none"), (model, path, ["--augment=swirl"], "swirl"),
+                (model, path, ["--freeze=*"], "")):
+            if args == ["--batch=29"] or args[:1] == ["--microbatch=1"]:
+                continue  # a picture has many values per channel
+            done = train(m, d, *args, ok=False)
+            assert done.code == 1 and text in done.err, (args, done.err)
+        nan = train(model, path, "--lr=1e30", "--epochs=9", ok=False).err
+        assert "loss is" in nan and "first that is not finite" in nan, nan
+        for args, text in ((["--optimizer=lion"], "lion"), (["--lr=fast"], "--lr=fast"), (["--momentum=1"], "momentum"),
+                           (["--schedule=jump"], "--schedule=jump"), (["--schedule=step:0"], "--schedule"), (["--loss=x"], "--loss=x"),
+                           (["--resume"], "--checkpoint"), (["--optimizer=adamw", "--momentum=0.5"], "--momentum"),
+                           (["--nesterov", "--momentum=0"], "Nesterov"), (["--warmup=99"], "--warmup=99"),
+                           (["--accumulate=2", "--microbatch=2"], "--accumulate"), (["--label-smoothing=1"], "label-smoothing")):
+            done = train(model, path, *args, ok=False)
+            assert done.code in (1, 2) and text in done.err, (args, done.err)
+
+
+def fashion(kind, epochs, floor, *args):
+    if not FASHION.is_dir():
+        raise Skip("dataset-fashion-mnist is not installed")
+    with tempfile.TemporaryDirectory() as folder:
+        model, out = new(folder, kind, "1x28x28", 10), pathlib.Path(folder, "t.onnx")
+        done = local("train", model, f"--data={FASHION}", f"--epochs={epochs}", "--json", f"--output={out}", *args, timeout=3600)
+        accuracy = done.last()["test_accuracy"]
+        assert accuracy >= floor, accuracy
+        batch = local("batch", out, f"--data={FASHION}", "--json").last()
+        assert abs(batch["accuracy"] - accuracy) < 1e-3, (batch, accuracy)
+        print(f"    {kind}: {accuracy:.4f}, {done.last()['images_per_s']:.0f} images/s")
+
+
+def test_fashion_mnist():
+    fashion("cnn", 3 if FULL else 1, 0.90 if FULL else 0.85, "--batch=64", "--optimizer=sgd")
+
+
+@full
+def test_fashion_mnist_resnet():
+    fashion("resnet-small", 5, 0.92, "--batch=64", "--schedule=cosine", "--lr=0.1", "--weight-decay=5e-4")
