@@ -37,13 +37,16 @@ static double round_step(double x)
 
 static void axes(const struct plot *p, struct frame *f, struct yk_buf *out)
 {
-    double step = f->hi > f->lo ? round_step((f->hi - f->lo) / TICKS) : 1;
+    if (f->hi <= f->lo) {
+        double room = f->lo != 0 ? fabs(f->lo) / 2 : 0.5;
+        f->lo -= room;
+        f->hi += room;
+    }
+    double step = round_step((f->hi - f->lo) / TICKS);
     f->lo = floor(f->lo / step) * step;
     f->hi = ceil(f->hi / step) * step;
-    if (f->hi <= f->lo)
-        f->hi = f->lo + 1;
-    for (double y = f->lo; y <= f->hi + step / 2; y += step) {
-        double at = place_y(f->lo, f->hi, y);
+    for (int i = 0; f->lo + i * step <= f->hi + step / 2; i++) {
+        double y = f->lo + i * step, at = place_y(f->lo, f->hi, y);
         yk_buf_printf(out,
             "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
             "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%.4g</text>\n",
