@@ -73,7 +73,8 @@ def test_learns_and_writes():
         before, after = weights(model), weights(out)
         assert {n: v.shape for n, v in before.items()} == {n: v.shape for n, v in after.items()}
         moved = {n for n in before if not numpy.array_equal(before[n], after[n])}
-        assert moved == {n for n, v in before.items() if v.dtype == numpy.float32}, moved
+        # A bias in front of a batch normalisation has no gradient but what rounding leaves.
+        assert moved | {"0.bias", "4.bias"} == set(before), moved
         assert [n.op_type for n in onnx.load(model).graph.node] == [n.op_type for n in onnx.load(out).graph.node]
         x = numpy.load(path / "x.npy")
         local("infer", out, f"--input={path}/x.npy", f"--output={folder}/y.npy")
@@ -221,6 +222,8 @@ def test_bad_input():
         bad = data(folder, 30, name="bad", labels=numpy.arange(30) % 5)
         other = data(folder, 30, size=(1, 10, 12), name="other")
         no_path_model(cut)
+        # 33 pictures in eights leave one, which ResNet-18 makes one value per channel of.
+        deep, large = new(folder, "resnet18", "1x12x12", name="deep.onnx"), data(folder, 33, name="large")
         flat = pathlib.Path(folder, "flat")
         flat.mkdir()
         numpy.save(flat / "x.npy", numpy.zeros((8, 6), "f4"))
@@ -230,15 +233,13 @@ def test_bad_input():
         numpy.save(nothing / "x.npy", numpy.zeros((8, 1, 12, 12), "f4"))
         for m, d, args, text in (
                 (model, bad, [], "4"), (model, other, [], "10"), (model, nothing, [], "labels"),
-                (cut, flat, ["--loss=mse"], "arg"), (model, path, ["--lr=1e30", "--epochs=9"], "step "),
-                (model, path, ["--loss=mse"], "--loss=mse"), (model, path, ["--batch=29"], "batch-norm"),
-                (model, path, ["--microbatch=1", "--batch=4"], ""), (model, path, ["--val=0.5", "--val=7"], "--val=7"),
+                (cut, flat, ["--loss=mse"], "cuts it"), (model, path, ["--lr=1e30", "--epochs=9"], "step "),
+                (model, path, ["--loss=mse"], "--loss=mse"), (model, path, ["--val=0.5", "--val=7"], "--val=7"),
                 (model, path / "none", [], "none"), (model, path, ["--augment=swirl"], "swirl"),
-                (model, path, ["--freeze=*"], "")):
-            if args == ["--batch=29"] or args[:1] == ["--microbatch=1"]:
-                continue  # a picture has many values per channel
+                (model, path, ["--freeze=*"], "frozen"), (deep, large, ["--batch=8"], "batch-norm"),
+                (deep, large, ["--batch=8", "--bn=frozen", "--microbatch=0"], "microbatch")):
             done = train(m, d, *args, ok=False)
-            assert done.code == 1 and text in done.err, (args, done.err)
+            assert done.code in (1, 2) and text in done.err, (args, done.err)
         nan = train(model, path, "--lr=1e30", "--epochs=9", ok=False).err
         assert "loss is" in nan and "first that is not finite" in nan, nan
         for args, text in ((["--optimizer=lion"], "lion"), (["--lr=fast"], "--lr=fast"), (["--momentum=1"], "momentum"),
