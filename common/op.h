@@ -37,6 +37,7 @@ struct op_ctx {
     bool out_known[OP_MAX_OUT];
     int64_t
         most[OP_MAX_OUT]; /* OP_DATA_SHAPE: elements an output with a dim of -1 has at most; the kernel says the dims */
+    bool weights_vary;    /* for forms: weights change between runs, so that a copy in another order may not pay */
     struct yk_diag *why;
 };
 

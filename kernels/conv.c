@@ -28,13 +28,49 @@ void conv_epilogue_of(const struct node *n, struct conv_epilogue *out)
     *out = (struct conv_epilogue){.act = activation_of(n)};
 }
 
-yk_err conv_setup(struct host_call *c, struct conv_dims *d, struct conv_epilogue *e)
+bool conv_is_grad_input(const struct node *n)
 {
-    yk_err err = op_conv_dims(c->node, &c->in[0].shape, &c->in[1].shape, d, c->why);
+    return !strcmp(n->op->name, "ConvGradInput");
+}
+
+static void turn(struct conv_dims *d)
+{
+    int64_t channels = d->c;
+    d->c = d->oc;
+    d->oc = channels;
+    for (int i = 0; i < 3; i++) {
+        int64_t in = d->in[i], reach = (d->k[i] - 1) * d->dilation[i];
+        d->in[i] = d->out[i];
+        d->out[i] = in;
+        d->pad_begin[i] = reach - d->pad_begin[i]; /* both may be negative: what is cut off */
+        d->pad_end[i] = reach - d->pad_end[i];
+    }
+}
+
+yk_err conv_dims_of(const struct node *n, const struct shape *x, const struct shape *w, const struct shape *y,
+    struct conv_dims *d, struct yk_diag *why)
+{
+    bool grad = conv_is_grad_input(n);
+    yk_err err = op_conv_dims(n, grad ? y : x, w, d, why);
     if (err)
         return err;
+    for (int i = 0; grad && i < 3; i++)
+        if (d->stride[i] != 1)
+            return yk_fail(why, YK_UNSUPPORTED, "the gradient of a convolution with strides is none");
     conv_right_align(d);
+    if (grad)
+        turn(d);
+    return YK_OK;
+}
+
+yk_err conv_setup(struct host_call *c, struct conv_dims *d, struct conv_epilogue *e)
+{
+    yk_err err = conv_dims_of(c->node, &c->in[0].shape, &c->in[1].shape, &c->out[0].shape, d, c->why);
+    if (err)
+        return err;
     conv_epilogue_of(c->node, e);
+    if (conv_is_grad_input(c->node))
+        return YK_OK;
     e->bias = c->n_in > 2 ? c->in[2].data : NULL;
     e->residual = c->n_in > 3 ? c->in[3].data : NULL;
     return YK_OK;

@@ -20,7 +20,14 @@ void conv_epilogue_row(const struct conv_epilogue *e, float *y, int64_t oc, int6
 /* A row of a matrix product: bias[i * step], step 0 or 1; NULL: none. */
 void conv_epilogue_bias(const struct conv_epilogue *e, float *y, const float *bias, int64_t step, int64_t n);
 
-/* Of a Conv or FusedConv call: right-aligned dimensions and the epilogue. */
+/* A ConvGradInput of stride 1 is a convolution of dY: taps run backwards, input and output channels swap. */
+bool conv_is_grad_input(const struct node *n);
+/* Right-aligned dimensions of Conv and FusedConv, or of that convolution; YK_UNSUPPORTED if the stride is not 1. x is
+ * the shape of input 0, y of output 0. */
+yk_err conv_dims_of(const struct node *n, const struct shape *x, const struct shape *w, const struct shape *y,
+    struct conv_dims *d, struct yk_diag *why);
+
+/* Of a Conv, FusedConv or such a ConvGradInput call: right-aligned dimensions and the epilogue. */
 yk_err conv_setup(struct host_call *c, struct conv_dims *d, struct conv_epilogue *e);
 
 #endif

@@ -104,6 +104,7 @@ static yk_err pick_forms(struct exec *e, const struct exec_config *c, struct bac
             continue;
         }
         shapes_node(g, &e->max, i, x);
+        x->weights_vary = c->variable != NULL;
         if (want) {
             owner[i] = backends_form_find(e->backends, x, want, &form);
             if (!owner[i])

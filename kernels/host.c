@@ -405,6 +405,7 @@ yk_err host_prepare(struct backend *b, const struct backend_segment *seg, void *
         struct step *st = &s->steps[i];
         st->node = seg->nodes[i];
         shapes_node(g, seg->max, st->node, c);
+        c->weights_vary = seg->weights_variable;
         st->kernel = find_row(h, c, seg->forms[i], &form);
         if (!st->kernel) {
             err = yk_fail(why, YK_UNSUPPORTED, "node %d '%s' (%s): backend %s has no form '%s'", (int)st->node,

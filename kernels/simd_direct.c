@@ -1,10 +1,10 @@
 /* conv.gemm: a convolution as a product of pixels by weights. A tile gathers the patches of its own pixels into scratch
  * (channels are contiguous, so a patch is a few runs); a 1x1 kernel of stride 1 reads the input in place.
  * conv.depthwise: one channel a group, row by row. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/simd_last.h"
+#include "kernels/simd_weights.h"
 
 #define ROWS_SMALL 48 /* pixels of a tile when its weights stay in a near cache, else */
 #define ROWS_LARGE 96
@@ -41,20 +41,26 @@ static void make_plan(const struct conv_dims *d, struct plan *p)
         int64_t fit = SLOT_BYTES / (YK_MAX(p->lda, 1) * (int64_t)sizeof(float)) / 12 * 12;
         p->rows = YK_MAX(YK_MIN(p->rows, fit), 12);
     }
+    /* Not by the rows and tiles that it comes to: for fewer pixels they may be more. */
+    p->bytes = p->in_place ? 0 : (YK_MIN(p->rows, p->m) * p->lda * (int64_t)sizeof(float) + 127) / 64 * 64;
     p->blocks = YK_MAX(ceil_div(p->m, p->rows), 1);
     p->rows = ceil_div(ceil_div(YK_MAX(p->m, 1), p->blocks), 12) * 12;
     p->blocks = YK_MAX(ceil_div(p->m, p->rows), 1);
     double flops = 2.0 * (double)YK_MIN(p->rows, p->m) * (double)p->k * (double)p->oc;
     int64_t most = flops / TILE_FLOPS < 1 ? 1 : flops / TILE_FLOPS > 64 ? 64 : (int64_t)(flops / TILE_FLOPS);
     p->parts = YK_MIN(YK_MIN(ceil_div(TILES_WANTED, p->blocks), ceil_div(p->oc, nr)), most);
-    p->bytes = p->in_place ? 0 : (YK_MIN(p->rows, p->m) * p->lda * (int64_t)sizeof(float) + 127) / 64 * 64;
-    p->slots = p->in_place ? 0 : simd_last_slots(p->bytes, p->blocks * p->parts * d->group);
+    p->slots = p->in_place ? 0 : simd_last_slots(p->bytes, (p->blocks + TILES_WANTED) * d->group);
 }
 
 static bool claim(const struct op_ctx *c)
 {
     struct conv_dims d;
     return simd_last_claim(c, &d) && (d.group == 1 || d.c / d.group > 1);
+}
+
+static int64_t packed_bytes(const struct conv_dims *d, const struct plan *p)
+{
+    return (d->group * simd_packed(simd_isa_best(), p->k, p->oc) * (int64_t)sizeof(float) + 63) / 64 * 64;
 }
 
 static void sizes(const struct op_ctx *c, struct backend_form *f)
@@ -64,34 +70,27 @@ static void sizes(const struct op_ctx *c, struct backend_form *f)
     if (!simd_last_claim(c, &d))
         return;
     make_plan(&d, &p);
-    f->packed_bytes = d.group * simd_packed(simd_isa_best(), p.k, p.oc) * (int64_t)sizeof(float);
-    f->workspace_bytes = simd_last_workspace(c, &d) + p.slots * p.bytes;
+    f->workspace_bytes =
+        simd_last_workspace(c, &d) + simd_last_slots_most(p.bytes, (p.blocks + TILES_WANTED) * d.group);
+    *(c->weights_vary ? &f->workspace_bytes : &f->packed_bytes) += packed_bytes(&d, &p);
 }
 
-/* Weights (oc, ic, taps) to rows of (taps, ic), then packed by group. */
+/* Panel i of all groups. */
+static void pack_panel(const struct simd_weights *w, int64_t i, float *packed)
+{
+    int64_t panels = simd_weights_panels(w), group = i / panels;
+    simd_weights_panel(
+        w, group, i % panels, packed + group * simd_packed(w->isa, simd_weights_k(w) * w->taps, simd_weights_n(w)));
+}
+
 static yk_err pack(const struct op_ctx *c, const void *const *in, void *packed, struct yk_diag *why)
 {
-    const struct simd_isa *isa = simd_isa_best();
-    const struct shape *w = c->in[1];
-    int64_t group = node_attr_i(c->node, "group", 1), ic = w->dims[1], taps = 1, oc = w->dims[0] / YK_MAX(group, 1);
-    for (int i = 2; i < w->rank; i++)
-        taps *= w->dims[i];
-    int64_t k = ic * taps, step = simd_packed(isa, k, oc);
+    struct simd_weights w;
     if (!in[1])
         return yk_fail(why, YK_INTERNAL, "the weights of a packed form are not fixed");
-    float *all = taps > 1 ? yk_try_alloc((size_t)YK_MAX(oc * k, 1), sizeof(float)) : NULL;
-    if (taps > 1 && !all)
-        return yk_fail(why, YK_NOMEM, "no memory to pack weights");
-    for (int64_t g = 0; g < group; g++) {
-        const float *from = (const float *)in[1] + g * oc * k;
-        if (taps > 1) {
-            for (int64_t o = 0; o < oc; o++)
-                isa->transpose(all + o * k, ic, from + o * k, taps, ic, taps);
-            from = all;
-        }
-        isa->pack((float *)packed + g * step, from, k, oc, k, true);
-    }
-    free(all);
+    simd_weights_of(c->node, c->in[1], in[1], &w);
+    for (int64_t i = 0; i < w.groups * simd_weights_panels(&w); i++)
+        pack_panel(&w, i, packed);
     return YK_OK;
 }
 
@@ -99,6 +98,9 @@ struct job {
     struct simd_last s;
     struct plan p;
     struct simd_slots slots;
+    const float *b;              /* packed */
+    struct simd_weights weights; /* that vary, and where they go */
+    float *to;
 };
 
 static inline void copy(float *to, const float *from, int64_t n)
@@ -163,7 +165,7 @@ static void tile(void *arg, int64_t i, int thread)
     struct simd_gemm g = {.m = m, .n = end - begin, .k = p->k, .lda = p->lda, .ldy = d->oc, .e = j->s.e};
     if (m <= 0 || begin >= end)
         return;
-    g.b = (const float *)j->s.c->packed + group * simd_packed(j->s.isa, p->k, p->oc) + begin * p->k;
+    g.b = j->b + group * simd_packed(j->s.isa, p->k, p->oc) + begin * p->k;
     g.y = j->s.y + first * d->oc + oc;
     g.e.bias = g.e.bias ? g.e.bias + oc : NULL;
     g.e.add = g.e.add ? g.e.add + first * d->oc + oc : NULL;
@@ -179,13 +181,26 @@ static void tile(void *arg, int64_t i, int thread)
     simd_last_give(&j->slots, slot);
 }
 
+static void weights_tile(void *arg, int64_t i, int thread)
+{
+    (void)thread;
+    const struct job *j = arg;
+    pack_panel(&j->weights, i, j->to);
+}
+
 static yk_err run(struct host_call *c)
 {
-    struct job j;
+    struct job j = {.b = c->packed};
     yk_err err = simd_last_begin(c, &j.s);
     if (err)
         return err;
     make_plan(&j.s.d, &j.p);
+    if (!c->packed) { /* weights that vary */
+        simd_weights_of(c->node, &c->in[1].shape, c->in[1].data, &j.weights);
+        j.b = j.to = (float *)j.s.rest;
+        j.s.rest += packed_bytes(&j.s.d, &j.p);
+        pool_run(c->pool, j.weights.groups * simd_weights_panels(&j.weights), weights_tile, &j);
+    }
     if (!j.p.in_place)
         simd_last_lend(&j.slots, j.s.rest, j.p.bytes, j.p.slots);
     pool_run(c->pool, j.p.blocks * j.p.parts * j.s.d.group, tile, &j);
@@ -224,9 +239,10 @@ static yk_err pack_depthwise(const struct op_ctx *c, const void *const *in, void
         return yk_fail(why, YK_INTERNAL, "the weights of a packed form are not fixed");
     for (int i = 2; i < w->rank; i++)
         taps *= w->dims[i];
+    bool turned = conv_is_grad_input(c->node);
     for (int64_t t = 0; t < taps; t++)
         for (int64_t i = 0; i < row; i++)
-            out[t * row + i] = i < ch ? ((const float *)in[1])[i * taps + t] : 0;
+            out[t * row + i] = i < ch ? ((const float *)in[1])[i * taps + (turned ? taps - 1 - t : t)] : 0;
     return YK_OK;
 }
 
@@ -282,5 +298,6 @@ static yk_err run_depthwise(struct host_call *c)
         .domain = dom, .op = name, .kind = "conv.gemm", .claim = claim, .sizes = sizes, .pack = pack, .run = run, \
         .layout = HOST_ANY                                                                                        \
     }
-static const struct host_kernel rows[] = {ROWS("ai.yoke", "FusedConv"), ROWS("", "Conv")};
+static const struct host_kernel rows[] = {
+    ROWS("ai.yoke", "FusedConv"), ROWS("", "Conv"), ROWS("ai.yoke", "ConvGradInput")};
 const struct host_rows simd_direct = {rows, (int)YK_COUNT(rows)};

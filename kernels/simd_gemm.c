@@ -145,7 +145,7 @@ static void sizes_matmul(const struct op_ctx *c, struct backend_form *f)
 {
     struct dims d = dims_of(c->in[0], c->in[1], &c->out[0]);
     int64_t bytes = slot_bytes(&d);
-    f->workspace_bytes = bytes * simd_last_slots(bytes, d.products);
+    f->workspace_bytes = simd_last_slots_most(bytes, d.products);
 }
 
 static void product(void *arg, int64_t i, int thread)

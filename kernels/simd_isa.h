@@ -32,9 +32,10 @@ struct simd_epilogue {
     float lo, hi;
 };
 
-/* y = act(a b + bias + add): a is m rows of k, b is packed, y is m rows of n. */
+/* y = act(a b + bias + add): a is m rows of k (turned: k rows of m), b is packed, y is m rows of n. add may be y. */
 struct simd_gemm {
     int64_t m, n, k;
+    bool turned;
     const float *a;
     int64_t lda;
     const float *b;
@@ -58,6 +59,24 @@ struct simd_wino {
     struct simd_epilogue e;
 };
 
+/* Weights of a Winograd form, a vector of columns at a time: u = G w G^T. */
+struct simd_wino_weights {
+    int size;
+    int64_t k;      /* rows; of each nine vectors, the taps, ldw floats apart */
+    const float *w; /* tap t of row r at w + (r * 9 + t) * ldw */
+    int64_t ldw;
+    float *u; /* point p of row r at u + p * u_step + r * ldu */
+    int64_t u_step, ldu;
+};
+
+/* Gradient of the weights, F(4x4, 3x3): dw = G^T (sum over tiles of A dy A^T times v) G. */
+struct simd_wino_dw {
+    int64_t m, n;    /* rows and columns, n a multiple of the vector length */
+    const float *du; /* point p of (row, column) at du + p * du_step + row * n + column */
+    int64_t du_step;
+    float *dw; /* tap t of (row, column) at dw + (row * 9 + t) * n + column */
+};
+
 /* Depthwise: one row of output pixels. */
 struct simd_depthwise {
     int64_t h, w, c, ow, kh, kw, stride_h, stride_w, dil_h, dil_w, pad_top, pad_left;
@@ -77,11 +96,13 @@ struct simd_isa {
     void (*gemm)(const struct simd_gemm *g);
     /* b (k rows of n, ldb apart; or its transpose) into panels of nr columns; the last is as wide as it must be. */
     void (*pack)(float *out, const float *b, int64_t k, int64_t n, int64_t ldb, bool transposed);
-    /* Transformed weights of n <= nr output channels (ic * 9 floats each, at w) into panels, points step apart. */
-    void (*wino_pack)(float *out, int64_t step, const float *w, int64_t ic, int64_t n, int size);
     /* Channels begin..end (end - begin a multiple of SIMD_PAD but for the last) of all tiles of the block. */
     void (*wino_in)(const struct simd_wino *w, int64_t begin, int64_t end);
     void (*wino_out)(const struct simd_wino *w, int64_t begin, int64_t end);
+    /* m = A dy A^T of the tiles, size 4, in panels of nr columns as pack makes them: dy is y, ldm is not used. */
+    void (*wino_dy)(const struct simd_wino *w, int64_t begin, int64_t end);
+    void (*wino_weights)(const struct simd_wino_weights *w);
+    void (*wino_dw)(const struct simd_wino_dw *w);
     void (*depthwise)(const struct simd_depthwise *d);
     /* y = max(a x + b, 0) by column, in rows of n columns; NaN passes. */
     void (*affine_relu)(

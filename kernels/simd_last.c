@@ -72,11 +72,9 @@ static int64_t round64(int64_t bytes)
 
 bool simd_last_claim(const struct op_ctx *c, struct conv_dims *d)
 {
-    if (!simd_claim_f32(c) || c->graph->values[c->node->in[1]].kind != VALUE_WEIGHT ||
-        op_conv_dims(c->node, c->in[0], c->in[1], d, NULL) || d->spatial > 2)
-        return false;
-    conv_right_align(d);
-    return true;
+    bool f32 = conv_is_grad_input(c->node) ? c->in[0]->dtype == DT_F32 : simd_claim_f32(c);
+    return f32 && c->graph->values[c->node->in[1]].kind == VALUE_WEIGHT &&
+           conv_dims_of(c->node, c->in[0], c->in[1], &c->out[0], d, NULL) == YK_OK && d->spatial <= 2;
 }
 
 int64_t simd_last_workspace(const struct op_ctx *c, const struct conv_dims *d)
@@ -112,9 +110,65 @@ void simd_last_turn(
     pool_run(pool, n * t.bands, turn_tile, &t);
 }
 
-static void turn(const struct simd_last *s, float *y, const float *x, int64_t channels, int64_t pixels, bool to_last)
+int64_t simd_last_bytes(const struct shape *s)
 {
-    simd_last_turn(s->c->pool, s->d.n, y, x, channels, pixels, to_last);
+    return round64(shape_bytes(s));
+}
+
+static int64_t pixels_of(const struct shape *s)
+{
+    int64_t n = 1;
+    for (int i = 2; i < s->rank; i++)
+        n *= s->dims[i];
+    return n;
+}
+
+static bool is_last(const struct shape *s, uint64_t bits, int i)
+{
+    return (bits >> i & 1) || s->dims[1] <= 1 || pixels_of(s) <= 1;
+}
+
+const float *simd_last_input(struct host_call *c, int i, char **rest)
+{
+    const struct shape *s = &c->in[i].shape;
+    float *copy = (float *)*rest;
+    if (is_last(s, c->last_in, i))
+        return c->in[i].data;
+    *rest += simd_last_bytes(s);
+    simd_last_turn(c->pool, s->dims[0], copy, c->in[i].data, s->dims[1], pixels_of(s), true);
+    return copy;
+}
+
+static float *output(struct host_call *c, int i, bool there, char **rest)
+{
+    float *made = there ? c->out[i].data : (float *)*rest;
+    if (!there)
+        *rest += simd_last_bytes(&c->out[i].shape);
+    return made;
+}
+
+float *simd_last_output(struct host_call *c, int i, char **rest)
+{
+    return output(c, i, is_last(&c->out[i].shape, c->last_out, i), rest);
+}
+
+void simd_last_output_end(struct host_call *c, int i, const float *made)
+{
+    const struct shape *s = &c->out[i].shape;
+    if (made != c->out[i].data)
+        simd_last_turn(c->pool, s->dims[0], c->out[i].data, made, s->dims[1], pixels_of(s), false);
+}
+
+float *simd_last_dense(struct host_call *c, int i, char **rest)
+{
+    return output(c, i, !(c->last_out >> i & 1), rest);
+}
+
+void simd_last_dense_end(struct host_call *c, int i, const float *made)
+{
+    const struct shape *s = &c->out[i].shape;
+    if (made != c->out[i].data)
+        simd_last_turn(c->pool, s->dims[0], c->out[i].data, made, s->dims[1], pixels_of(s), true);
 }
 
 yk_err simd_last_begin(struct host_call *c, struct simd_last *s)
@@ -132,13 +186,13 @@ yk_err simd_last_begin(struct host_call *c, struct simd_last *s)
     /* One channel, or one pixel, is the same either way. */
     bool x_turns = !(c->last_in & 1) && s->d.c > 1 && in > 1, y_same = s->d.oc == 1 || out == 1;
     if (x_turns) {
-        turn(s, (float *)s->rest, s->x, s->d.c, in, true);
+        simd_last_turn(c->pool, s->d.n, (float *)s->rest, s->x, s->d.c, in, true);
         s->x = (float *)s->rest;
         s->rest += round64(s->d.n * s->d.c * in * (int64_t)sizeof(float));
     }
     int64_t bytes = round64(s->d.n * s->d.oc * out * (int64_t)sizeof(float));
     if (e.residual && !(c->last_in >> 3 & 1) && !y_same) {
-        turn(s, (float *)s->rest, e.residual, s->d.oc, out, true);
+        simd_last_turn(c->pool, s->d.n, (float *)s->rest, e.residual, s->d.oc, out, true);
         s->e.add = (float *)s->rest;
         s->rest += bytes;
     }
@@ -153,5 +207,5 @@ yk_err simd_last_begin(struct host_call *c, struct simd_last *s)
 void simd_last_end(struct simd_last *s)
 {
     if (s->copy_out)
-        turn(s, s->c->out[0].data, s->y, s->d.oc, s->d.out[1] * s->d.out[2], false);
+        simd_last_turn(s->c->pool, s->d.n, s->c->out[0].data, s->y, s->d.oc, s->d.out[1] * s->d.out[2], false);
 }

@@ -52,6 +52,17 @@ int64_t simd_last_workspace(const struct op_ctx *c, const struct conv_dims *d); 
 yk_err simd_last_begin(struct host_call *c, struct simd_last *out);
 void simd_last_end(struct simd_last *s);
 
+/* For other ops on (N,C,W) or (N,C,H,W): input i channels last, in place or copied to *rest, which moves on; where
+ * output i is to be made, and what brings it to where it belongs. Copies take simd_last_bytes. */
+int64_t simd_last_bytes(const struct shape *s);
+const float *simd_last_input(struct host_call *c, int i, char **rest);
+float *simd_last_output(struct host_call *c, int i, char **rest);
+void simd_last_output_end(struct host_call *c, int i, const float *made);
+/* The same for an output that is made dense. */
+float *simd_last_dense(struct host_call *c, int i, char **rest);
+void simd_last_dense_end(struct host_call *c, int i, const float *made);
+
+extern const struct host_rows simd_grad_input, simd_grad_weight, simd_grad_winograd;
 extern const struct host_rows simd_attention, simd_direct, simd_preact, simd_products, simd_winograd;
 
 #endif

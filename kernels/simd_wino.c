@@ -3,13 +3,14 @@
  * own scratch; with few, the passes run one after the other over all threads. Bits depend on neither.
  * An infinity or NaN in the input may make any output of its tile NaN, where a direct sum might be infinite or finite.
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/simd_last.h"
+#include "kernels/simd_weights.h"
 
 #define BLOCKS_MIN 8 /* of tiles, for a block a thread */
 #define SMALL_U (1 << 20)
+#define FLY_BYTES (12 << 20)
+#define FLY_TILES_BYTES (16 << 20)
+#define FLY_ROWS SIMD_KC
 
 struct plan {
     int size, points;
@@ -18,7 +19,15 @@ struct plan {
     bool alone;                /* a block runs all passes */
     int64_t ldv, ldm, bytes;   /* bytes: of v and m of a block */
     int slots;
+    bool vary, fly;
+    int64_t fly_bytes; /* of a panel of u */
+    int fly_slots;
 };
+
+static int64_t round64(int64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
 
 static int64_t ceil_div(int64_t a, int64_t b)
 {
@@ -44,7 +53,8 @@ static void make_plan(const struct conv_dims *d, int size, struct plan *p)
     p->blocks = YK_MAX(ceil_div(p->tiles, most), 1);
     p->alone = p->blocks >= BLOCKS_MIN;
     p->block = YK_MAX(ceil_div(p->tiles, p->blocks), 1);
-    p->bytes = (p->block * p->points * (p->ldv + p->ldm) * (int64_t)sizeof(float) + 63) / 64 * 64;
+    /* Not by block: fewer tiles may make larger blocks. */
+    p->bytes = round64(YK_MIN(p->tiles, most) * p->points * (p->ldv + p->ldm) * (int64_t)sizeof(float));
     p->slots = p->alone ? simd_last_slots(p->bytes, p->blocks) : 1;
 }
 
@@ -76,15 +86,43 @@ static bool later2(const struct op_ctx *c)
     return !later4(c);
 }
 
+/* Weights that vary are transformed by the run: all at once, or where that is too much, panel by panel between the
+ * passes, FLY_ROWS rows at a time, and never written to far memory. */
+static int64_t u_bytes(const struct conv_dims *d, const struct plan *p)
+{
+    return round64(p->points * simd_packed(simd_isa_best(), d->c, d->oc) * (int64_t)sizeof(float));
+}
+
+static void make_plan_of(bool vary, const struct conv_dims *d, int size, struct plan *p)
+{
+    make_plan(d, size, p);
+    p->vary = vary;
+    p->fly = p->vary && u_bytes(d, p) > FLY_BYTES;
+    if (!p->fly)
+        return;
+    int64_t row = p->points * (p->ldv + p->ldm) * (int64_t)sizeof(float);
+    int64_t most = YK_MAX(FLY_TILES_BYTES / row, 48);
+    p->alone = false;
+    p->blocks = YK_MAX(ceil_div(p->tiles, most), 1);
+    p->block = YK_MAX(ceil_div(p->tiles, p->blocks), 1);
+    p->bytes = round64(YK_MIN(p->tiles, most) * row);
+    p->slots = 1;
+    p->fly_bytes = round64(p->points * YK_MIN(d->c, FLY_ROWS) * simd_isa_best()->nr * (int64_t)sizeof(float));
+    p->fly_slots = simd_last_slots(p->fly_bytes, ceil_div(d->oc, simd_isa_best()->nr));
+}
+
 static void sizes(const struct op_ctx *c, struct backend_form *f, int size)
 {
     struct conv_dims d;
     struct plan p;
     if (!simd_last_claim(c, &d))
         return;
-    make_plan(&d, size, &p);
-    f->packed_bytes = p.points * simd_packed(simd_isa_best(), d.c, d.oc) * (int64_t)sizeof(float);
+    make_plan_of(c->weights_vary, &d, size, &p);
     f->workspace_bytes = simd_last_workspace(c, &d) + p.slots * p.bytes;
+    if (p.fly)
+        f->workspace_bytes += p.fly_slots * p.fly_bytes;
+    else
+        *(p.vary ? &f->workspace_bytes : &f->packed_bytes) += u_bytes(&d, &p);
 }
 
 static void sizes4(const struct op_ctx *c, struct backend_form *f)
@@ -97,16 +135,21 @@ static void sizes2(const struct op_ctx *c, struct backend_form *f)
     sizes(c, f, 2);
 }
 
-/* Each point a matrix of c rows and oc columns, packed. */
+/* u = G w G^T, each point a matrix of c rows and oc columns, packed. */
+static void pack_panel(const struct simd_weights *w, int size, int64_t panel, float *packed)
+{
+    int64_t k = simd_weights_k(w);
+    simd_weights_wino(w, size, panel, 0, k, packed + panel * w->isa->nr * k, simd_packed(w->isa, k, simd_weights_n(w)));
+}
+
 static yk_err pack(const struct op_ctx *c, const void *const *in, void *packed, struct yk_diag *why, int size)
 {
-    const struct simd_isa *isa = simd_isa_best();
-    int64_t oc = c->in[1]->dims[0], ic = c->in[1]->dims[1], step = simd_packed(isa, ic, oc);
+    struct simd_weights w;
     if (!in[1])
         return yk_fail(why, YK_INTERNAL, "the weights of a Winograd form are not fixed");
-    for (int64_t o = 0; o < oc; o += isa->nr)
-        isa->wino_pack(
-            (float *)packed + o * ic, step, (const float *)in[1] + o * ic * 9, ic, YK_MIN(isa->nr, oc - o), size);
+    simd_weights_of(c->node, c->in[1], in[1], &w);
+    for (int64_t i = 0; i < simd_weights_panels(&w); i++)
+        pack_panel(&w, size, i, packed);
     return YK_OK;
 }
 
@@ -124,6 +167,9 @@ struct job {
     struct simd_last s;
     struct plan p;
     struct simd_slots slots;
+    struct simd_weights weights; /* that vary */
+    float *u;                    /* all of them; NULL: on the fly */
+    struct simd_slots fly;
     struct simd_wino w; /* of the block, when passes run alone */
     int64_t parts;      /* of the columns of a point */
 };
@@ -160,13 +206,12 @@ static struct simd_wino block_of(const struct job *j, int64_t block, float *scra
 /* Columns begin..end of point i; begin is the start of a panel. */
 static void product(const struct job *j, const struct simd_wino *w, int64_t i, int64_t begin, int64_t end)
 {
-    const float *u = j->s.c->packed;
     struct simd_gemm g = {.m = w->count,
         .n = end - begin,
         .k = w->c,
         .a = w->v + i * w->v_step,
         .lda = w->ldv,
-        .b = u + i * simd_packed(j->s.isa, w->c, w->oc) + begin * w->c,
+        .b = j->u + i * simd_packed(j->s.isa, w->c, w->oc) + begin * w->c,
         .y = w->m + i * w->m_step + begin,
         .ldy = w->ldm};
     j->s.isa->gemm(&g);
@@ -211,14 +256,70 @@ static void out_tile(void *arg, int64_t i, int thread)
     j->s.isa->wino_out(&j->w, i * SIMD_PAD, YK_MIN((i + 1) * SIMD_PAD, j->w.oc));
 }
 
+static void weights_tile(void *arg, int64_t i, int thread)
+{
+    (void)thread;
+    const struct job *j = arg;
+    pack_panel(&j->weights, j->p.size, i, j->u);
+}
+
+/* All points of a panel of columns. Rows of u come in the partial sums of the product, so the bits are the same. */
+static void fly_tile(void *arg, int64_t panel, int thread)
+{
+    (void)thread;
+    struct job *j = arg;
+    const struct simd_wino *w = &j->w;
+    int64_t first = panel * j->s.isa->nr, width = simd_weights_width(&j->weights, panel);
+    int slot = simd_last_take(&j->fly);
+    float *u = simd_last_slot(&j->fly, slot);
+    for (int64_t k = 0; k < w->c; k += FLY_ROWS) {
+        int64_t n = YK_MIN(FLY_ROWS, w->c - k), step = n * width;
+        simd_weights_wino(&j->weights, j->p.size, panel, k, k + n, u, step);
+        for (int64_t p = 0; p < j->p.points; p++) {
+            struct simd_gemm g = {.m = w->count,
+                .n = YK_MIN(j->s.isa->nr, w->oc - first),
+                .k = n,
+                .a = w->v + p * w->v_step + k,
+                .lda = w->ldv,
+                .b = u + p * step,
+                .y = w->m + p * w->m_step + first,
+                .ldy = w->ldm};
+            g.e.add = k ? g.y : NULL;
+            g.e.ld_add = g.ldy;
+            j->s.isa->gemm(&g);
+        }
+    }
+    simd_last_give(&j->fly, slot);
+}
+
+/* Where u is before the tiles need it. */
+static void begin_weights(struct job *j)
+{
+    const struct host_call *c = j->s.c;
+    int64_t bytes = u_bytes(&j->s.d, &j->p);
+    j->u = (float *)(uintptr_t)c->packed;
+    if (!j->p.vary)
+        return;
+    simd_weights_of(c->node, &c->in[1].shape, c->in[1].data, &j->weights);
+    if (j->p.fly) {
+        simd_last_lend(&j->fly, j->s.rest, j->p.fly_bytes, j->p.fly_slots);
+        j->s.rest += j->p.fly_slots * j->p.fly_bytes;
+        return;
+    }
+    j->u = (float *)j->s.rest;
+    j->s.rest += bytes;
+    pool_run(c->pool, simd_weights_panels(&j->weights), weights_tile, j);
+}
+
 static yk_err run(struct host_call *c, int size)
 {
-    struct job j;
+    struct job j = {.u = NULL};
     yk_err err = simd_last_begin(c, &j.s);
     if (err)
         return err;
     struct pool *pool = c->pool;
-    make_plan(&j.s.d, size, &j.p);
+    make_plan_of(!c->packed, &j.s.d, size, &j.p);
+    begin_weights(&j);
     simd_last_lend(&j.slots, j.s.rest, j.p.bytes, j.p.slots);
     if (j.p.alone) {
         pool_run(pool, j.p.blocks, block_tile, &j);
@@ -229,7 +330,10 @@ static yk_err run(struct host_call *c, int size)
             if (j.w.count <= 0)
                 break;
             pool_run(pool, ceil_div(j.w.c, SIMD_PAD), in_tile, &j);
-            pool_run(pool, j.p.points * j.parts, product_tile, &j);
+            if (j.p.fly)
+                pool_run(pool, simd_weights_panels(&j.weights), fly_tile, &j);
+            else
+                pool_run(pool, j.p.points * j.parts, product_tile, &j);
             pool_run(pool, ceil_div(j.w.oc, SIMD_PAD), out_tile, &j);
         }
     }
@@ -252,6 +356,7 @@ static yk_err run2(struct host_call *c)
         .domain = dom, .op = name, .kind = "conv.wino" #size, .claim = claim, .sizes = sizes##size, \
         .pack = pack##size, .run = run##size, .layout = HOST_ANY, .later = later##size              \
     }
-static const struct host_kernel rows[] = {
-    ROW("ai.yoke", "FusedConv", 4), ROW("", "Conv", 4), ROW("ai.yoke", "FusedConv", 2), ROW("", "Conv", 2)};
+static const struct host_kernel rows[] = {ROW("ai.yoke", "FusedConv", 4), ROW("", "Conv", 4),
+    ROW("ai.yoke", "ConvGradInput", 4), ROW("ai.yoke", "FusedConv", 2), ROW("", "Conv", 2),
+    ROW("ai.yoke", "ConvGradInput", 2)};
 const struct host_rows simd_winograd = {rows, (int)YK_COUNT(rows)};

@@ -8,7 +8,7 @@
 
 #include "kernels/exec.h"
 
-#define GRAPHS_MAX_IO 64
+#define GRAPHS_MAX_IO 128
 
 /* Adds a graph input; dims[0] < 0 makes it the batch dimension "N". */
 static inline int32_t graphs_input(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dims)

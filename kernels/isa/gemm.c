@@ -36,7 +36,27 @@ INLINE void terms(vf acc[MR][NV], int mr, int nv, const float *a, int64_t lda, c
     }
 }
 
-INLINE void run_tile(const struct tile *t, const struct act *act, int mr, int nv)
+/* The same where a is k rows of m: what a term needs of it lies side by side. */
+INLINE void turned_terms(vf acc[MR][NV], int mr, int nv, const float *a, int64_t lda, const float *b, int64_t k)
+{
+    for (; k > 0; k--) {
+        vf x[NV];
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++)
+            x[v] = vf_load(b + v * VL);
+#pragma GCC unroll 16
+        for (int i = 0; i < mr; i++) {
+            vf s = vf_set(a[i]);
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++)
+                acc[i][v] = vf_fma(s, x[v], acc[i][v]);
+        }
+        a += lda;
+        b += nv * VL;
+    }
+}
+
+INLINE void run_tile(const struct tile *t, const struct act *act, int mr, int nv, bool turned)
 {
     vf acc[MR][NV], sum[MR][NV];
     const float *a = t->a, *b = t->b;
@@ -48,8 +68,11 @@ INLINE void run_tile(const struct tile *t, const struct act *act, int mr, int nv
 #pragma GCC unroll 4
             for (int v = 0; v < nv; v++)
                 acc[i][v] = (vf){0};
-        terms(acc, mr, nv, a, t->lda, b, k);
-        a += k;
+        if (turned)
+            turned_terms(acc, mr, nv, a, t->lda, b, k);
+        else
+            terms(acc, mr, nv, a, t->lda, b, k);
+        a += turned ? k * t->lda : k;
         b += k * nv * VL;
         left -= k;
         if (first && left == 0)
@@ -90,10 +113,14 @@ INLINE void run_tile(const struct tile *t, const struct act *act, int mr, int nv
 }
 
 typedef void tile_fn(const struct tile *t, const struct act *act);
-#define TILE(mr, nv)                                                                                    \
-    static __attribute__((noinline)) void tile_##mr##_##nv(const struct tile *t, const struct act *act) \
-    {                                                                                                   \
-        run_tile(t, act, mr, nv);                                                                       \
+#define TILE(mr, nv)                                                                                      \
+    static __attribute__((noinline)) void tile_##mr##_##nv(const struct tile *t, const struct act *act)   \
+    {                                                                                                     \
+        run_tile(t, act, mr, nv, false);                                                                  \
+    }                                                                                                     \
+    static __attribute__((noinline)) void turned_##mr##_##nv(const struct tile *t, const struct act *act) \
+    {                                                                                                     \
+        run_tile(t, act, mr, nv, true);                                                                   \
     }
 TILE(1, 1);
 TILE(1, 2);
@@ -123,28 +150,29 @@ TILE(11, 2);
 TILE(12, 1);
 TILE(12, 2);
 #endif
-#define PAIR(mr)                     \
-    {                                \
-        tile_##mr##_1, tile_##mr##_2 \
+#define PAIR(name, mr)                   \
+    {                                    \
+        name##_##mr##_1, name##_##mr##_2 \
     }
-static tile_fn *const tiles[MR][NV] = {
-    PAIR(1),
-    PAIR(2),
-    PAIR(3),
-    PAIR(4),
-    PAIR(5),
-    PAIR(6),
-#if MR > 6
-    PAIR(7),
-    PAIR(8),
-#endif
 #if MR > 8
-    PAIR(9),
-    PAIR(10),
-    PAIR(11),
-    PAIR(12),
+#define PAIRS(name)                                                                                              \
+    {                                                                                                            \
+        PAIR(name, 1), PAIR(name, 2), PAIR(name, 3), PAIR(name, 4), PAIR(name, 5), PAIR(name, 6), PAIR(name, 7), \
+            PAIR(name, 8), PAIR(name, 9), PAIR(name, 10), PAIR(name, 11), PAIR(name, 12)                         \
+    }
+#elif MR > 6
+#define PAIRS(name)                                                                                              \
+    {                                                                                                            \
+        PAIR(name, 1), PAIR(name, 2), PAIR(name, 3), PAIR(name, 4), PAIR(name, 5), PAIR(name, 6), PAIR(name, 7), \
+            PAIR(name, 8)                                                                                        \
+    }
+#else
+#define PAIRS(name)                                                                              \
+    {                                                                                            \
+        PAIR(name, 1), PAIR(name, 2), PAIR(name, 3), PAIR(name, 4), PAIR(name, 5), PAIR(name, 6) \
+    }
 #endif
-};
+static tile_fn *const tiles[2][MR][NV] = {PAIRS(tile), PAIRS(turned)};
 
 void vec_fn(gemm)(const struct simd_gemm *g)
 {
@@ -156,7 +184,7 @@ void vec_fn(gemm)(const struct simd_gemm *g)
         int nv = (int)((n + VL - 1) / VL);
         for (int64_t q = 0, i = 0; q < groups; q++) {
             int64_t mr = (g->m - i) / (groups - q); /* equal shares: a tile of one row is slow */
-            struct tile t = {.a = g->a + i * g->lda,
+            struct tile t = {.a = g->a + (g->turned ? i : i * g->lda),
                 .b = b,
                 .lda = g->lda,
                 .k = g->k,
@@ -166,7 +194,7 @@ void vec_fn(gemm)(const struct simd_gemm *g)
                 .bias = g->e.bias ? g->e.bias + j : NULL,
                 .add = g->e.add ? g->e.add + i * g->e.ld_add + j : NULL,
                 .ld_add = g->e.ld_add};
-            tiles[mr - 1][nv - 1](&t, &act);
+            tiles[g->turned][mr - 1][nv - 1](&t, &act);
             if (!act_is_clamp(&act))
                 vec_fn(activate)(t.y, t.ldy, mr, n, &g->e);
             i += mr;

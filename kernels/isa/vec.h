@@ -133,11 +133,13 @@ INLINE vf vf_min(vf hi, vf v)
 /* Defined in the files beside this one. */
 void vec_fn(gemm)(const struct simd_gemm *g);
 void vec_fn(gemm_pack)(float *out, const float *b, int64_t k, int64_t n, int64_t ldb, bool transposed);
-void vec_fn(wino_pack)(float *out, int64_t step, const float *w, int64_t ic, int64_t n, int size);
 void vec_fn(wino_in)(const struct simd_wino *w, int64_t begin, int64_t end);
 void vec_fn(wino_out)(const struct simd_wino *w, int64_t begin, int64_t end);
 /* y = act(y) on m rows of n; for activations that are more than a clamp. */
 void vec_fn(activate)(float *y, int64_t ldy, int64_t m, int64_t n, const struct simd_epilogue *e);
+void vec_fn(wino_dy)(const struct simd_wino *w, int64_t begin, int64_t end);
+void vec_fn(wino_weights)(const struct simd_wino_weights *w);
+void vec_fn(wino_dw)(const struct simd_wino_dw *w);
 void vec_fn(depthwise)(const struct simd_depthwise *d);
 void vec_fn(affine_relu)(
     float *y, int64_t ldy, const float *x, int64_t ldx, const float *a, const float *b, int64_t rows, int64_t n);

@@ -151,3 +151,84 @@ void vec_fn(wino_out)(const struct simd_wino *w, int64_t begin, int64_t end)
         else
             tile_out(w, &act, i, begin, end, 2);
 }
+
+/* ---- gradients ---- */
+
+/* The transpose of out4. */
+INLINE void spread4(vf t[6], const vf y[4])
+{
+    vf even = y[0] + y[2], odd = y[1] + y[3];
+    vf far = vf_fma(vf_set(4), y[2], y[0]), side = vf_fma(vf_set(8), y[3], vf_set(2) * y[1]);
+    t[0] = y[0];
+    t[1] = even + odd;
+    t[2] = even - odd;
+    t[3] = far + side;
+    t[4] = far - side;
+    t[5] = y[3];
+}
+
+void vec_fn(wino_dy)(const struct simd_wino *w, int64_t begin, int64_t end)
+{
+    for (int64_t i = 0; i < w->count; i++) {
+        struct place at = place_of(w, w->first + i);
+        int64_t rows = w->oh - at.row < 4 ? w->oh - at.row : 4, cols = w->ow - at.col < 4 ? w->ow - at.col : 4;
+        const float *dy = w->y + ((at.image * w->oh + at.row) * w->ow + at.col) * w->oc;
+        for (int64_t c = begin; c < end; c += VL) {
+            int64_t n = end - c < VL ? end - c : VL, first = c / (NV * VL) * (NV * VL);
+            int64_t left = w->oc - first < NV * VL ? w->oc - first : NV * VL, width = (left + VL - 1) / VL * VL;
+            vf d[4], t[6], mid[6][4];
+            for (int q = 0; q < 4; q++) { /* columns */
+#pragma GCC unroll 4
+                for (int r = 0; r < 4; r++)
+                    d[r] = r < rows && q < cols ? vf_load_n(dy + (r * w->ow + q) * w->oc + c, n) : (vf){0};
+                spread4(t, d);
+#pragma GCC unroll 6
+                for (int r = 0; r < 6; r++)
+                    mid[r][q] = t[r];
+            }
+            float *m = w->m + first * w->count + i * width + (c - first);
+            for (int r = 0; r < 6; r++) {
+                spread4(t, mid[r]);
+#pragma GCC unroll 6
+                for (int q = 0; q < 6; q++)
+                    vf_store(m + (r * 6 + q) * w->m_step, t[q]);
+            }
+        }
+    }
+}
+
+/* G^T, the transpose of what makes weights of taps. */
+INLINE void gather4(vf w[3], const vf u[6])
+{
+    vf s = u[1] + u[2], d = u[1] - u[2], p = u[3] + u[4], q = u[3] - u[4];
+    vf sixth = vf_set(-1.0f / 6), side = vf_set(1.0f / 24);
+    w[0] = vf_fma(side, p, vf_fma(sixth, s, vf_set(0.25f) * u[0]));
+    w[1] = vf_fma(vf_set(1.0f / 12), q, sixth * d);
+    w[2] = vf_fma(vf_set(1.0f / 6), p, vf_fma(sixth, s, u[5]));
+}
+
+void vec_fn(wino_dw)(const struct simd_wino_dw *w)
+{
+    for (int64_t i = 0; i < w->m; i++)
+        for (int64_t c = 0; c < w->n; c += VL) {
+            const float *du = w->du + i * w->n + c;
+            float *dw = w->dw + i * 9 * w->n + c;
+            vf u[6], t[3], mid[3][6];
+            for (int q = 0; q < 6; q++) { /* columns */
+#pragma GCC unroll 6
+                for (int r = 0; r < 6; r++)
+                    u[r] = vf_load(du + (r * 6 + q) * w->du_step);
+                gather4(t, u);
+#pragma GCC unroll 3
+                for (int r = 0; r < 3; r++)
+                    mid[r][q] = t[r];
+            }
+#pragma GCC unroll 3
+            for (int r = 0; r < 3; r++) {
+                gather4(t, mid[r]);
+#pragma GCC unroll 3
+                for (int q = 0; q < 3; q++)
+                    vf_store(dw + (r * 3 + q) * w->n, t[q]);
+            }
+        }
+}

@@ -1,8 +1,5 @@
-/* The weights of a Winograd form: u = G w G^T in double, rounded once, a vector of output channels at a time, straight
- * into the panels that the matrix product reads. */
+/* The weights of a Winograd form: u = G w G^T in double, rounded once, a vector of columns at a time. */
 #include "kernels/isa/vec.h"
-
-#define CHUNK 8 /* input channels that are turned together */
 
 typedef double vd __attribute__((vector_size(VL * 8)));
 
@@ -13,7 +10,7 @@ static const double g4[6][3] = {{1.0 / 4, 0, 0}, {-1.0 / 6, -1.0 / 6, -1.0 / 6},
     {1.0 / 24, 1.0 / 12, 1.0 / 6}, {1.0 / 24, -1.0 / 12, 1.0 / 6}, {0, 0, 1}};
 static const double g2[4][3] = {{1, 0, 0}, {0.5, 0.5, 0.5}, {0.5, -0.5, 0.5}, {0, 0, 1}};
 
-/* VL output channels of one input channel: taps at f, `width` apart; points `step` apart. */
+/* VL columns of one row: taps at f, `width` apart; points `step` apart. */
 INLINE void transform(float *out, int64_t step, const float *f, int64_t width, const double (*g)[3], int taps)
 {
     vd half[6][3];
@@ -31,20 +28,11 @@ INLINE void transform(float *out, int64_t step, const float *f, int64_t width, c
         }
 }
 
-void vec_fn(wino_pack)(float *out, int64_t step, const float *w, int64_t ic, int64_t n, int size)
+void vec_fn(wino_weights)(const struct simd_wino_weights *w)
 {
-    float f[CHUNK * 9 * NV * VL] = {0};
-    int64_t width = (n + VL - 1) / VL * VL;
-    for (int64_t k = 0; k < ic; k += CHUNK) {
-        int64_t count = ic - k < CHUNK ? ic - k : CHUNK;
-        vec_fn(transpose)(f, width, w + k * 9, ic * 9, n, count * 9);
-        for (int64_t i = 0; i < count; i++)
-            for (int64_t v = 0; v < width; v += VL) {
-                float *to = out + (k + i) * width + v;
-                if (size == 4)
-                    transform(to, step, f + i * 9 * width + v, width, g4, 6);
-                else
-                    transform(to, step, f + i * 9 * width + v, width, g2, 4);
-            }
-    }
+    for (int64_t i = 0; i < w->k; i++)
+        if (w->size == 4)
+            transform(w->u + i * w->ldu, w->u_step, w->w + i * 9 * w->ldw, w->ldw, g4, 6);
+        else
+            transform(w->u + i * w->ldu, w->u_step, w->w + i * 9 * w->ldw, w->ldw, g2, 4);
 }

@@ -1,0 +1,108 @@
+#include "kernels/simd_weights.h"
+
+#include <string.h>
+
+#include "kernels/conv.h"
+
+#define CHUNK 2048 /* floats of a row that are turned at a time */
+
+void simd_weights_of(const struct node *n, const struct shape *s, const float *w, struct simd_weights *out)
+{
+    int64_t group = YK_MAX(node_attr_i(n, "group", 1), 1);
+    *out = (struct simd_weights){.isa = simd_isa_best(),
+        .w = w,
+        .groups = group,
+        .oc = s->dims[0] / group,
+        .ic = s->dims[1],
+        .taps = 1,
+        .turned = conv_is_grad_input(n)};
+    for (int i = 2; i < s->rank; i++)
+        out->taps *= s->dims[i];
+}
+
+/* Rows begin..end of (channel, tap) of the columns first.. of a group, width floats each. */
+static void forward_rows(
+    const struct simd_weights *s, const float *w, int64_t have, int64_t width, int64_t begin, int64_t end, float *out)
+{
+    s->isa->transpose(out, width, w + begin, s->ic * s->taps, have, end - begin);
+    for (int64_t r = 0; have < width && r < end - begin; r++)
+        memset(out + r * width + have, 0, (size_t)(width - have) * sizeof(float));
+}
+
+/* The taps of one output channel, last first; step floats between taps. */
+static void turned_rows(
+    const struct simd_weights *s, const float *w, int64_t have, int64_t width, int64_t step, float *out)
+{
+    s->isa->transpose(out + (s->taps - 1) * step, -step, w, s->taps, have, s->taps);
+    for (int64_t t = 0; have < width && t < s->taps; t++)
+        memset(out + t * step + have, 0, (size_t)(width - have) * sizeof(float));
+}
+
+void simd_weights_panel(const struct simd_weights *s, int64_t group, int64_t panel, float *packed)
+{
+    int64_t nr = s->isa->nr, first = panel * nr, width = simd_weights_width(s, panel), k = simd_weights_k(s);
+    int64_t have = YK_MIN(simd_weights_n(s) - first, nr);
+    const float *w = s->w + group * s->oc * s->ic * s->taps;
+    float *out = packed + first * k * s->taps;
+    if (s->turned) {
+        for (int64_t o = 0; o < s->oc; o++)
+            turned_rows(s, w + (o * s->ic + first) * s->taps, have, width, k * width, out + o * width);
+        return;
+    }
+    w += first * s->ic * s->taps;
+    if (s->taps == 1) {
+        forward_rows(s, w, have, width, 0, s->ic, out);
+        return;
+    }
+    /* (channel, tap) to (tap, channel): through a piece that stays near. */
+    float piece[CHUNK];
+    int64_t rows = YK_MAX(CHUNK / width, 1), all = s->ic * s->taps;
+    for (int64_t r = 0; r < all; r += rows) {
+        int64_t n = YK_MIN(rows, all - r);
+        forward_rows(s, w, have, width, r, r + n, piece);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t channel = (r + i) / s->taps, tap = (r + i) % s->taps;
+            memcpy(out + (tap * s->ic + channel) * width, piece + i * width, (size_t)width * sizeof(float));
+        }
+    }
+}
+
+void simd_weights_taps(const struct simd_weights *s, int64_t group, int64_t panel, float *const *to)
+{
+    enum { WIDTH = 32 };
+    float piece[SIMD_WEIGHTS_TAPS * WIDTH];
+    int64_t nr = s->isa->nr, first = panel * nr, width = simd_weights_width(s, panel);
+    int64_t have = YK_MIN(simd_weights_n(s) - first, nr);
+    for (int64_t o = 0; o < s->oc; o++) {
+        turned_rows(s, s->w + ((group * s->oc + o) * s->ic + first) * s->taps, have, width, width, piece);
+        for (int64_t t = 0; t < s->taps; t++)
+            memcpy(to[t] + o * width, piece + (s->taps - 1 - t) * width, (size_t)width * sizeof(float));
+    }
+}
+
+void simd_weights_wino(
+    const struct simd_weights *s, int size, int64_t panel, int64_t k0, int64_t k1, float *u, int64_t u_step)
+{
+    enum { ROWS = 16, WIDTH = 32 };
+    float taps[ROWS * 9 * WIDTH];
+    int64_t nr = s->isa->nr, first = panel * nr, width = simd_weights_width(s, panel);
+    int64_t have = YK_MIN(simd_weights_n(s) - first, nr);
+    for (int64_t k = k0; k < k1; k += ROWS) {
+        int64_t n = YK_MIN(ROWS, k1 - k);
+        if (s->turned)
+            for (int64_t i = 0; i < n; i++)
+                turned_rows(s, s->w + ((k + i) * s->ic + first) * 9, have, width, width, taps + i * 9 * width);
+        else
+            forward_rows(s, s->w + first * s->ic * 9, have, width, k * 9, (k + n) * 9, taps);
+        for (int64_t v = 0; v < width; v += s->isa->vl) {
+            struct simd_wino_weights w = {.size = size,
+                .k = n,
+                .w = taps + v,
+                .ldw = width,
+                .u = u + (k - k0) * width + v,
+                .u_step = u_step,
+                .ldu = width};
+            s->isa->wino_weights(&w);
+        }
+    }
+}
