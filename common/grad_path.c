@@ -126,6 +126,20 @@ static void go_back(struct ways *w, const struct node *n)
             mark_reaches(w, n->in[k]);
 }
 
+/* Where what comes from a parameter last was a float, on the way to node i. */
+static int32_t last_float(const struct ways *w, int32_t i)
+{
+    const struct graph *g = w->r->fwd;
+    for (int32_t k = 0; k < g->nodes[i].n_in; k++) {
+        int32_t v = g->nodes[i].in[k];
+        if (v != YK_ABSENT && w->any[v] && !is_float(w, v) && g->values[v].producer >= 0) {
+            i = g->values[v].producer;
+            k = -1;
+        }
+    }
+    return i;
+}
+
 /* The node next to the loss where the way to the parameters ends. */
 static yk_err no_path(struct ways *w, int32_t scores, bool any_param, bool frozen)
 {
@@ -149,10 +163,13 @@ static yk_err no_path(struct ways *w, int32_t scores, bool any_param, bool froze
         for (int k = 0; rule && rule->run && k < n->n_in; k++)
             goes_on = goes_on ||
                       (n->in[k] != YK_ABSENT && grad_rule_takes(rule, k) && w->any[n->in[k]] && w->reaches[n->in[k]]);
-        if (!goes_on)
-            return yk_fail(w->r->why, YK_INVAL,
-                "no differentiable path leads from a parameter to output '%s': node %d '%s' (%s) cuts it", output, i,
-                n->name, n->op->name);
+        if (goes_on)
+            continue;
+        i = last_float(w, i);
+        n = &g->nodes[i];
+        return yk_fail(w->r->why, YK_INVAL,
+            "no differentiable path leads from a parameter to output '%s': node %d '%s' (%s) cuts it", output, i,
+            n->name, n->op->name);
     }
     return yk_fail(w->r->why, YK_INVAL, "output '%s' does not depend on any parameter that is not frozen", output);
 }

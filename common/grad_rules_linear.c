@@ -217,7 +217,8 @@ static void matmul_any(struct grad *r, const struct node *n, int32_t dy, int32_t
 
 static void matmul(struct grad *r, const struct node *n, const int32_t *dy, int32_t *dx)
 {
-    if (grad_rank(r, n->in[1]) == 2 && grad_rank(r, n->in[0]) >= 2 && grad_static(r, n->in[1]))
+    const struct shape *w = grad_rank(r, n->in[1]) == 2 ? grad_static(r, n->in[1]) : NULL;
+    if (w && w->dims[0] > 0 && w->dims[1] > 0 && grad_rank(r, n->in[0]) >= 2)
         matmul_rows(r, n, dy[0], dx);
     else
         matmul_any(r, n, dy[0], dx);

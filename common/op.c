@@ -12,6 +12,7 @@
  *     heads * size columns from q_at (k_at; heads * v_size from v_at) are used: Q, K and V may be one tensor.
  *     "heads": Q (batch, heads, length, size), no further attributes but scale.
  *   activation: "none" (default), "relu", "silu", ... with their parameters: the table in common/activation.c.
+ * made by passes_train: Gelu X (with erf), Silu X.
  * made by grad; `shape` is an int64 list, Shape of what the gradient is of:
  *   ConvGradInput dY W shape, ConvGradWeight X dY (kernel_shape is required): with the attributes of Conv.
  *   MaxPoolGrad dY X: with those of MaxPool; the first maximum of a window takes it. AveragePoolGrad dY shape.
@@ -86,6 +87,8 @@ static const struct op ops[] = {
     {"Celu", "", 1, 1, 1, 1, 12, EW, op_rule_unary_float, NULL},
     {"Selu", "", 1, 1, 1, 1, 6, EW, op_rule_unary_float, NULL},
     {"Shrink", "", 1, 1, 1, 1, 9, EW, op_rule_unary_float, NULL},
+    {"Gelu", "ai.yoke", 1, 1, 1, 1, 1, EW, op_rule_unary_float, NULL},
+    {"Silu", "ai.yoke", 1, 1, 1, 1, 1, EW, op_rule_unary_float, NULL},
     {"Softsign", "", 1, 1, 1, 1, 1, EW, op_rule_unary_float, NULL},
     {"ThresholdedRelu", "", 1, 1, 1, 1, 10, EW, op_rule_unary_float, NULL},
     {"PRelu", "", 2, 2, 1, 1, 16, EW, op_rule_prelu, NULL},

@@ -24,8 +24,8 @@ yk_err passes_fuse(struct graph *g, struct yk_diag *why);
 yk_err passes_infer(struct graph *g, passes_eval eval, void *arg, struct yk_diag *why);
 
 /* The canonical graph for grad_build: If of a known condition inlined, constants folded that no float weight of the
- * file goes into, written-out layer normalisation put together, sorted and pruned. Weights of the file keep names and
- * data; what folding made has value.constant set. Batch normalisation and Dropout stay as they are. */
+ * file goes into, written-out layer normalisation, GELU and SiLU put together, sorted and pruned. Weights of the file
+ * keep names and data; what folding made has value.constant set. Batch normalisation and Dropout stay as they are. */
 yk_err passes_train(struct graph *g, passes_eval eval, void *arg, struct yk_diag *why);
 /* Batch normalisation and Dropout of a graph that was exported for training take their inference form: what a trained
  * model is written and judged with. */

@@ -36,6 +36,8 @@ UNARY(u_hard_sigmoid, clamp(p *v + q, 0, 1))
 UNARY(u_hard_swish, v *clamp(v *(1.0f / 6) + 0.5f, 0, 1))
 UNARY(u_tanh, simd_tanh(v))
 UNARY(u_erf, simd_erf(v))
+UNARY(u_gelu, 0.5f * v * (1 + simd_erf(v * 0.707106781f)))
+UNARY(u_silu, v *simd_sigmoid(v))
 UNARY(u_exp, simd_exp(v))
 UNARY(u_sqrt, sqrtf(v))
 UNARY(u_reciprocal, 1.0f / v)
@@ -55,6 +57,8 @@ static const struct {
     {"HardSwish", NULL, NULL, 0, 0, u_hard_swish, 1},
     {"Tanh", NULL, NULL, 0, 0, u_tanh, 3},
     {"Erf", NULL, NULL, 0, 0, u_erf, 3},
+    {"Gelu", NULL, NULL, 0, 0, u_gelu, 4},
+    {"Silu", NULL, NULL, 0, 0, u_silu, 4},
     {"Exp", NULL, NULL, 0, 0, u_exp, 3},
     {"Sqrt", NULL, NULL, 0, 0, u_sqrt, 2},
     {"Reciprocal", NULL, NULL, 0, 0, u_reciprocal, 1},
@@ -201,6 +205,10 @@ static yk_err run_binary(struct host_call *c)
     return YK_OK;
 }
 
+#define OWN(name, kind_name, fn)                                                                                    \
+    {                                                                                                               \
+        .domain = "ai.yoke", .op = name, .kind = kind_name, .claim = simd_claim_f32, .run = fn, .layout = HOST_SAME \
+    }
 #define ROW(name, kind_name, fn)                                                                             \
     {                                                                                                        \
         .domain = "", .op = name, .kind = kind_name, .claim = simd_claim_f32, .run = fn, .layout = HOST_SAME \
@@ -213,6 +221,8 @@ static const struct host_kernel rows[] = {
     ROW("HardSwish", "map", run_unary),
     ROW("Tanh", "map", run_unary),
     ROW("Erf", "map", run_unary),
+    OWN("Gelu", "map", run_unary),
+    OWN("Silu", "map", run_unary),
     ROW("Exp", "map", run_unary),
     ROW("Sqrt", "map", run_unary),
     ROW("Reciprocal", "map", run_unary),

@@ -34,6 +34,11 @@ static inline yk_err grad_run_open(struct grad_run *r, const struct graph *g, co
     for (int32_t v = 0; v < g->n_values; v++) {
         if (g->values[v].kind == VALUE_WEIGHT) {
             r->data[v] = (void *)(uintptr_t)g->values[v].data;
+            if (!g->values[v].aligned) { /* of a mapped file */
+                r->data[v] = malloc((size_t)g->values[v].bytes + 1);
+                r->owned[v] = 1;
+                memcpy(r->data[v], g->values[v].data, (size_t)g->values[v].bytes);
+            }
         } else if (g->values[v].kind == VALUE_NODE && g->values[v].producer >= 0 && shapes_has(&r->shapes, v)) {
             r->data[v] = malloc((size_t)shape_bytes(&r->shapes.of[v]) + 1);
             r->owned[v] = 1;

@@ -237,6 +237,8 @@ static void test_activations(void **state)
         {.op = "HardSwish", .in = {"~:9,9"}},
         {.op = "Tanh", .in = {"p:3,4"}},
         {.op = "Softplus", .in = {"p:3,4"}},
+        {.op = "ai.yoke.Gelu", .in = {"p:3,4"}},
+        {.op = "ai.yoke.Silu", .in = {"p:3,4"}},
         {.op = "Erf", .in = {"p:3,4"}},
         {.op = "Exp", .in = {"p:3,4"}},
         {.op = "Log", .in = {"+:3,4"}},
