@@ -417,60 +417,96 @@ static void close_build(struct build *b)
     pass_probes_close(&b->probes);
 }
 
-yk_err grad_build(const struct graph *fwd, const struct grad_options *o, struct graph **out, struct grad_info *info,
-    struct yk_diag *why)
+/* The graph without its borders: forward part, loss and backward part, in the order in which they were written. */
+static yk_err write_graph(struct build *b)
 {
-    struct build b = {.r = {.fwd = fwd, .o = o, .node = -1, .why = why}};
-    struct grad *r = &b.r;
+    struct grad *r = &b->r;
+    const struct graph *fwd = r->fwd;
     int32_t d = YK_ABSENT;
-    yk_err err = grad_check_options(o, why);
+    yk_err err = grad_copy(r);
     if (!err)
-        err = open_graph(&b);
+        err = add_inputs(b);
+    if (!err) {
+        r->node = fwd->values[b->scores].producer;
+        err = grad_write_loss(r, b->scores, b->target, b->divisor, &b->loss, &d);
+        r->acc[b->scores] = d;
+    }
+    for (int32_t i = fwd->n_nodes - 1; i >= 0 && !err; i--)
+        err = node_backward(b, i);
+    return err;
+}
+
+/* Two samples: what is wrong with them may say more than the probes. */
+static yk_err say_shapes(const struct graph *fwd, struct yk_diag *why)
+{
+    yk_err err = yk_fail(why, YK_UNSUPPORTED, "the shapes of the model cannot be told for all sizes of its dimensions");
+    int64_t *sizes = yk_try_alloc((size_t)fwd->n_syms + 1, sizeof *sizes);
+    struct shapes s;
+    if (!sizes)
+        return err;
+    graph_sizes(fwd, NULL, 2, sizes);
+    yk_err e = shapes_infer(fwd, sizes, NULL, &s, why);
+    free(sizes);
+    if (!e)
+        shapes_fini(&s);
+    return e ? e : err;
+}
+
+/* Everything but the second look that recompute takes. saved: to note what the rules read; again: what is computed
+ * again. Both may be NULL. */
+static yk_err build_once(const struct graph *fwd, const struct grad_options *o, uint8_t *saved, uint8_t **again,
+    struct graph **out, struct grad_info *info, struct yk_diag *why)
+{
+    struct build b = {.r = {.fwd = fwd, .o = o, .node = -1, .why = why, .saved = saved}};
+    struct grad *r = &b.r;
+    yk_err err = open_graph(&b);
     if (!err)
         err = pass_probes_open(fwd, &b.probes, why);
     r->p = &b.probes;
-    if (!err && b.probes.n == 0) {
-        err = yk_fail(why, YK_UNSUPPORTED, "the shapes of the model cannot be told for all sizes of its dimensions");
-        struct shapes s;
-        int64_t *sizes = yk_try_alloc((size_t)fwd->n_syms + 1, sizeof *sizes);
-        if (sizes) { /* what is wrong with two samples may say more */
-            graph_sizes(fwd, NULL, 2, sizes);
-            yk_err e = shapes_infer(fwd, sizes, NULL, &s, why);
-            if (!e)
-                shapes_fini(&s);
-            else
-                err = e;
-        }
-        free(sizes);
-    }
+    if (!err && b.probes.n == 0)
+        err = say_shapes(fwd, why);
     if (!err)
         err = find_scores(&b);
     if (!err) {
         grad_find_params(r, b.params);
         err = grad_find_paths(r, b.scores, b.params);
     }
+    if (again)
+        r->again = *again;
     if (!err)
-        err = grad_copy(r);
-    if (!err)
-        err = add_inputs(&b);
-    if (!err) {
-        r->node = fwd->values[b.scores].producer;
-        err = grad_write_loss(r, b.scores, b.target, b.divisor, &b.loss, &d);
-        r->acc[b.scores] = d;
-    }
-    for (int32_t i = fwd->n_nodes - 1; i >= 0 && !err; i--)
-        err = node_backward(&b, i);
-    if (!err)
+        err = write_graph(&b);
+    if (!err && saved)
+        err = grad_plan_again(r, saved);
+    if (again)
+        *again = r->again;
+    if (!err && !saved)
         err = add_outputs(&b);
-    if (!err)
+    if (!err && !saved)
         err = arrange(&b);
     b.info.warning = warning_of(&b);
     close_build(&b);
-    if (err) {
+    if (err || saved) {
         graph_close(r->g);
         return err;
     }
     *out = r->g;
     *info = b.info;
     return YK_OK;
+}
+
+yk_err grad_build(const struct graph *fwd, const struct grad_options *o, struct graph **out, struct grad_info *info,
+    struct yk_diag *why)
+{
+    uint8_t *saved = NULL, *again = NULL;
+    yk_err err = grad_check_options(o, why);
+    if (!err && o->recompute) {
+        saved = yk_try_alloc((size_t)fwd->n_values + 1, 1);
+        err = saved ? build_once(fwd, o, saved, &again, NULL, NULL, why)
+                    : yk_fail(why, YK_NOMEM, "no memory for the training graph");
+    }
+    if (!err)
+        err = build_once(fwd, o, NULL, &again, out, info, why);
+    free(saved);
+    free(again);
+    return err;
 }

@@ -29,7 +29,9 @@ struct grad {
     int32_t n_made, cap_made;
     int32_t *acc;      /* by forward value: its gradient so far */
     uint8_t *needs;    /* by forward value: the gradient is wanted */
-    int32_t *copy;     /* by forward value: what recompute made of it, or YK_ABSENT */
+    int32_t *copy;     /* by forward value: what was computed again of it, or YK_ABSENT */
+    uint8_t *saved;    /* by forward value: a rule reads it; NULL: nobody wants to know */
+    uint8_t *again;    /* by forward value: it is computed again; NULL: none is */
     int32_t *shape_of; /* by forward value: its Shape node's value */
     int32_t *shape_at; /* and the forward node that it stands behind */
     int32_t *consts;   /* weights that rules made */
@@ -43,6 +45,7 @@ struct grad {
 /* ---- writing nodes (grad_util.c) ---- */
 /* op: of domain "" or, with "ai.yoke." in front, ours. Ends with YK_ABSENT inputs cut off. stem names the outputs. */
 bool grad_node(struct grad *r, const char *op, const int32_t *in, int n_in, int32_t *out, int n_out);
+bool grad_node_of(struct grad *r, const struct op *op, const int32_t *in, int n_in, int32_t *out, int n_out);
 int32_t grad_op1(struct grad *r, const char *op, int32_t a);
 int32_t grad_op2(struct grad *r, const char *op, int32_t a, int32_t b);
 int32_t grad_op3(struct grad *r, const char *op, int32_t a, int32_t b, int32_t c);
@@ -55,12 +58,13 @@ struct node *grad_last(struct grad *r);                       /* NULL after a fa
 
 int32_t grad_ints(struct grad *r, const int64_t *v, int n);  /* a constant int64 list */
 int32_t grad_scalar(struct grad *r, enum dtype t, double v); /* rank 0; f32, f64 or bool */
+int32_t grad_ones(struct grad *r, int32_t value);            /* a constant of the shape and type of a weight */
 /* The running node is named in front of the text. */
 yk_err grad_fail(struct grad *r, yk_err err, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* ---- asking about forward values ---- */
 bool grad_needs(const struct grad *r, const struct node *n, int k); /* the gradient of input k is wanted */
-int32_t grad_keep(struct grad *r, int32_t value); /* a forward value for the backward part: itself or computed again */
+int32_t grad_keep(struct grad *r, int32_t value); /* grad_keep.c: a forward value, itself or computed again */
 int32_t grad_in(struct grad *r, const struct node *n, int k); /* grad_keep of input k; YK_ABSENT if that is absent */
 enum dtype grad_type(const struct grad *r, int32_t value);
 int grad_rank(const struct grad *r, int32_t value);
@@ -107,6 +111,8 @@ void grad_find_params(const struct grad *r, uint8_t *params);
 yk_err grad_find_paths(struct grad *r, int32_t scores, const uint8_t *params);
 /* grad_forward.c: fwd into g, with what the backward part wants of batch normalisation and Dropout. */
 yk_err grad_copy(struct grad *r);
+/* grad_keep.c: fills again, from what the rules read in a first build. */
+yk_err grad_plan_again(struct grad *r, const uint8_t *saved);
 /* grad_loss.c: the loss of scores, and their gradient d. */
 yk_err grad_write_loss(struct grad *r, int32_t scores, int32_t target, int32_t divisor, int32_t *loss, int32_t *d);
 yk_err grad_check_options(const struct grad_options *o, struct yk_diag *why);

@@ -55,32 +55,35 @@ static bool note_node(struct grad *r)
     return true;
 }
 
-bool grad_node(struct grad *r, const char *op, const int32_t *in, int n_in, int32_t *out, int n_out)
+bool grad_node_of(struct grad *r, const struct op *op, const int32_t *in, int n_in, int32_t *out, int n_out)
 {
-    char name[160], domain[32] = "";
-    const char *dot = strrchr(op, '.');
+    char name[160];
     const struct node *of = &r->fwd->nodes[r->node];
-    for (int k = 0; k < n_out; k++)
-        if (r->err)
-            out[k] = YK_ABSENT;
+    for (int k = 0; k < n_out && r->err; k++)
+        out[k] = YK_ABSENT;
     if (r->err)
         return false;
-    if (dot)
-        snprintf(domain, sizeof domain, "%.*s", (int)(dot - op), op);
-    const struct op *row = op_find(domain, dot ? dot + 1 : op);
-    if (!row) {
-        grad_fail(r, YK_INTERNAL, "no op %s", op);
-        return false;
-    }
     while (n_in > 0 && in[n_in - 1] == YK_ABSENT)
         n_in--;
     for (int k = 0; k < n_out; k++)
         if (out[k] != YK_ABSENT && (out[k] = new_value(r, VALUE_NODE, DT_NONE)) == YK_ABSENT)
             no_memory(r);
     snprintf(name, sizeof name, "%s%.140s", r->part == GRAD_LOSS_PART ? "loss/" : "grad/", of->name);
-    if (!r->err && (!note_node(r) || graph_add_node(r->g, name, row, in, n_in, out, n_out) == YK_ABSENT))
+    if (!r->err && (!note_node(r) || graph_add_node(r->g, name, op, in, n_in, out, n_out) == YK_ABSENT))
         no_memory(r);
     return !r->err;
+}
+
+bool grad_node(struct grad *r, const char *op, const int32_t *in, int n_in, int32_t *out, int n_out)
+{
+    char domain[32] = "";
+    const char *dot = strrchr(op, '.');
+    if (dot)
+        snprintf(domain, sizeof domain, "%.*s", (int)(dot - op), op);
+    const struct op *row = op_find(domain, dot ? dot + 1 : op);
+    if (!row)
+        grad_fail(r, YK_INTERNAL, "no op %s", op);
+    return grad_node_of(r, row, in, n_in, out, n_out);
 }
 
 int32_t grad_op1(struct grad *r, const char *op, int32_t a)
@@ -206,6 +209,28 @@ int32_t grad_scalar(struct grad *r, enum dtype t, double v)
     return constant(r, &s, t == DT_F32 ? (void *)&f : t == DT_F64 ? (void *)&v : (void *)&b);
 }
 
+int32_t grad_ones(struct grad *r, int32_t value)
+{
+    const struct shape *s = grad_static(r, value);
+    int64_t n = s ? shape_count(s) : -1;
+    if (n < 0 || (s->dtype != DT_F32 && s->dtype != DT_F64)) {
+        grad_fail(r, YK_UNSUPPORTED, "the size or type of '%s'", r->fwd->values[value].name);
+        return YK_ABSENT;
+    }
+    void *data = yk_try_alloc((size_t)n + 1, dtype_bytes(s->dtype));
+    if (!data)
+        no_memory(r);
+    for (int64_t i = 0; data && i < n; i++) {
+        if (s->dtype == DT_F64)
+            ((double *)data)[i] = 1;
+        else
+            ((float *)data)[i] = 1;
+    }
+    int32_t id = data ? constant(r, s, data) : YK_ABSENT;
+    free(data);
+    return id;
+}
+
 /* ---- forward values ---- */
 
 bool grad_needs(const struct grad *r, const struct node *n, int k)
@@ -242,12 +267,6 @@ const struct shape *grad_static(const struct grad *r, int32_t value)
         if (!shape_equal(s, &r->p->at[i].of[value]))
             return NULL;
     return s;
-}
-
-/* Nothing is computed twice unless the caller of grad_build wants it. */
-int32_t grad_keep(struct grad *r, int32_t value)
-{
-    return r->err ? YK_ABSENT : value;
 }
 
 const int64_t *grad_content(const struct grad *r, int32_t value, int *n)

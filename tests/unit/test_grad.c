@@ -306,6 +306,91 @@ static void test_dropout(void **state)
     }
 }
 
+/* ---- what is computed again ---- */
+
+static int64_t arena_bytes(const struct graph *train, int64_t n)
+{
+    int64_t sizes[2] = {n, n}, bytes;
+    struct yk_diag why = {""};
+    struct shapes s;
+    struct memplan m;
+    uint8_t *all = yk_xalloc((size_t)train->n_nodes);
+    memset(all, 1, (size_t)train->n_nodes);
+    if (shapes_infer(train, sizes, NULL, &s, &why) || memplan_make(train, &s, all, NULL, 1, &m, &why))
+        fail_msg("%s", why.text);
+    bytes = m.arena_bytes;
+    memplan_fini(&m);
+    shapes_fini(&s);
+    free(all);
+    return bytes;
+}
+
+static void test_recompute(void **state)
+{
+    static const char *const nets[] = {"residual", "mobile", "vit", "unet"};
+    static const char *const once[] = {"Conv", "MatMul", "Gemm", "BatchNormTrain", "ConvGradWeight"};
+    struct grad_options o;
+    struct grad_info info;
+    (void)state;
+    grad_options_init(&o);
+    for (size_t k = 0; k < YK_COUNT(nets); k++) {
+        struct graph *g = open_net(nets[k]), *plain = build(g, &o, &info);
+        o.recompute = true;
+        struct graph *lean = build(g, &o, &info);
+        o.recompute = false;
+        int64_t n = strcmp(nets[k], "unet") ? 64 : 2; /* one was exported with a fixed size inside */
+        assert_true(arena_bytes(lean, n) < 0.9 * (double)arena_bytes(plain, n));
+        for (size_t i = 0; i < YK_COUNT(once); i++)
+            assert_int_equal(fx_count(lean, once[i]), fx_count(plain, once[i]));
+        assert_true(lean->n_nodes > plain->n_nodes);
+        graph_close(lean);
+        graph_close(plain);
+        graph_close(g);
+    }
+}
+
+/* Dropout is run again with the mask of the forward part. */
+static void test_recompute_dropout(void **state)
+{
+    struct grad_options o;
+    struct grad_info info;
+    double first[64];
+    (void)state;
+    struct graph *g = dropout_net(1);
+    g->outputs[0] =
+        fx_node(g, "MatMul", "z", IDS(fx_node(g, "Relu", "relu", IDS(g->outputs[0])), fx_weight(g, "w2", INTS(64, 4))));
+    grad_options_init(&o);
+    o.loss = GRAD_MSE;
+    for (int again = 0; again < 2; again++) {
+        o.recompute = again;
+        struct graph *train = build(g, &o, &info);
+        assert_int_equal(fx_count(train, "Dropout"), 1);
+        struct grad_run r;
+        int64_t n = 2;
+        float x[16], target[8] = {1, 2, 3, 4, 5, 6, 7, 8}, divisor = 2;
+        for (int i = 0; i < 16; i++)
+            x[i] = (float)i * 0.1f;
+        assert_int_equal(grad_run_open(&r, train, &n, pool), YK_OK);
+        r.data[train->inputs[0]] = x;
+        r.data[train->inputs[info.target_input]] = target;
+        r.data[train->inputs[info.divisor_input]] = &divisor;
+        assert_int_equal(grad_run_nodes(&r, train->n_nodes, 9), YK_OK);
+        const struct grad_param *w = param_of(&info, "w2");
+        int zeros = 0;
+        for (int i = 0; i < 64; i++) {
+            double v = grad_run_number(&r, train->outputs[w->uses[0]], 4 * i);
+            zeros += v == 0;
+            if (again)
+                assert_true(v == first[i]);
+            first[i] = v;
+        }
+        assert_true(zeros > 4 && zeros < 60); /* hidden units that both samples dropped */
+        grad_run_close(&r);
+        graph_close(train);
+    }
+    graph_close(g);
+}
+
 /* ---- what is refused ---- */
 
 static struct graph *path_net(const char *const *ops, int n)
@@ -518,6 +603,8 @@ int main(void)
         cmocka_unit_test(test_passes),
         cmocka_unit_test(test_microbatches),
         cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_recompute_dropout),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_losses),
         cmocka_unit_test(test_every_op),
