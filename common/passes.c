@@ -30,11 +30,15 @@ yk_err passes_infer(struct graph *g, passes_eval eval, void *arg, struct yk_diag
     if (!err)
         err = passes_fold_batchnorm(g, why);
     if (!err)
+        err = pass_fold_affine(g, why);
+    if (!err)
         err = pass_fuse_layernorm(g, why);
     if (!err)
         err = pass_fuse_attention(g, why);
     if (!err)
         err = passes_fuse(g, why);
+    if (!err)
+        err = pass_merge_affine(g, why);
     if (!err)
         err = pass_fuse_preact(g, why);
     return err ? err : pass_compact(g, why);

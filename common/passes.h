@@ -13,7 +13,8 @@ typedef yk_err (*passes_eval)(void *arg, const struct graph *g, int32_t node, co
 yk_err passes_fold_constants(struct graph *g, passes_eval eval, void *arg, struct yk_diag *why);
 /* BatchNormalization (inference form) after Conv/ConvTranspose/Gemm into its weights and bias, in double. */
 yk_err passes_fold_batchnorm(struct graph *g, struct yk_diag *why);
-/* The written-out forms of layer normalisation and attention are put together by passes_infer before it fuses.
+/* passes_infer then folds constant factors and terms by channel likewise, also into the Conv behind them.
+ * The written-out forms of layer normalisation and attention are put together by passes_infer before it fuses.
  * Conv + residual Add + activation (common/activation.h; x * Sigmoid(x) and the written-out GELU too): one ai.yoke
  * FusedConv node; Gemm/MatMul + bias Add + activation likewise (FusedGemm). Only where the values between have no other
  * use.

@@ -6,18 +6,12 @@
 
 #include "common/passes_rewrite.h"
 
-struct affine { /* y = scale * x + shift, per channel */
-    double *scale, *shift;
-    int64_t n;
-};
-
 static bool const_floats(const struct graph *g, int32_t value, int64_t n)
 {
     return pass_is_const(g, value) && g->values[value].dtype == DT_F32 && shape_count(&g->values[value].shape) == n;
 }
 
-/* False if the node's parameters are not all constant f32. */
-static yk_err read_affine(const struct graph *g, const struct node *bn, struct affine *out, bool *found)
+yk_err pass_affine_batchnorm(const struct graph *g, const struct node *bn, struct pass_affine *out, bool *found)
 {
     int64_t n = bn->in[1] == YK_ABSENT ? -1 : shape_count(&g->values[bn->in[1]].shape);
     float epsilon = node_attr_f(bn, "epsilon", 1e-5f);
@@ -50,7 +44,8 @@ static bool bias_ok(const struct graph *g, const struct node *n, int64_t channel
 }
 
 /* Scales channel c of the weight: element e belongs to channel (e / inner) % channels. */
-static yk_err scaled(struct graph *g, struct node *n, const struct affine *a, int64_t inner, double alpha, double beta)
+static yk_err scaled(
+    struct graph *g, struct node *n, const struct pass_affine *a, int64_t inner, double alpha, double beta)
 {
     const struct value *w = &g->values[n->in[1]];
     const void *from = w->data;
@@ -81,19 +76,22 @@ static yk_err scaled(struct graph *g, struct node *n, const struct affine *a, in
     return YK_OK;
 }
 
-static yk_err fold_into(struct graph *g, struct node *n, const struct affine *a, bool *folded)
+yk_err pass_affine_fold(struct graph *g, struct node *n, const struct pass_affine *a, bool *folded)
 {
     const struct value *w = n->n_in > 1 && n->in[1] != YK_ABSENT ? &g->values[n->in[1]] : NULL;
     bool conv = strcmp(n->op->name, "Conv") == 0, gemm = strcmp(n->op->name, "Gemm") == 0;
+    bool deconv = strcmp(n->op->name, "ConvTranspose") == 0 && node_attr_i(n, "group", 1) == 1;
     *folded = false;
-    if (!w || !(conv || gemm) || !pass_is_const(g, n->in[1]) || w->dtype != DT_F32 || !bias_ok(g, n, a->n))
+    if (!w || !(conv || deconv || gemm) || !pass_is_const(g, n->in[1]) || w->dtype != DT_F32 || !bias_ok(g, n, a->n))
         return YK_OK;
     bool trans = node_attr_i(n, "transB", 0) != 0;
-    if (conv ? w->shape.rank < 3 : w->shape.rank != 2)
+    if (gemm ? w->shape.rank != 2 : w->shape.rank < 3)
         return YK_OK;
-    if (w->shape.dims[conv || trans ? 0 : 1] != a->n)
+    if (w->shape.dims[conv || (gemm && trans) ? 0 : 1] != a->n)
         return YK_OK;
-    int64_t inner = conv || trans ? shape_count(&w->shape) / a->n : 1;
+    int64_t inner = 1; /* elements of the weights behind the axis of the channels */
+    for (int d = conv || (gemm && trans) ? 1 : 2; d < w->shape.rank; d++)
+        inner *= w->shape.dims[d];
     double alpha = gemm ? (double)node_attr_f(n, "alpha", 1) : 1, beta = gemm ? (double)node_attr_f(n, "beta", 1) : 1;
     if (inner < 1)
         return YK_OK;
@@ -116,7 +114,7 @@ yk_err passes_fold_batchnorm(struct graph *g, struct yk_diag *why)
         return yk_fail(why, YK_NOMEM, "no memory to fold");
     for (int32_t i = 0; !err && i < g->n_nodes; i++) {
         struct node *bn = &g->nodes[i];
-        struct affine a = {0};
+        struct pass_affine a = {0};
         bool found = false, folded = false;
         if (strcmp(bn->op->name, "BatchNormalization") != 0 || bn->op->domain[0] || bn->n_in != 5 || bn->n_out != 1 ||
             node_attr_i(bn, "training_mode", 0) || bn->in[0] == YK_ABSENT)
@@ -124,9 +122,9 @@ yk_err passes_fold_batchnorm(struct graph *g, struct yk_diag *why)
         int32_t x = bn->in[0], producer = g->values[x].producer;
         if (producer < 0 || !g->nodes[producer].op || uses[x] != 1 || g->nodes[producer].op->domain[0])
             continue;
-        err = read_affine(g, bn, &a, &found);
+        err = pass_affine_batchnorm(g, bn, &a, &found);
         if (!err && found)
-            err = fold_into(g, &g->nodes[producer], &a, &folded);
+            err = pass_affine_fold(g, &g->nodes[producer], &a, &folded);
         free(a.scale);
         if (!folded)
             continue;

@@ -47,6 +47,21 @@ const int64_t *pass_same_content(const struct pass_probes *p, int32_t value);
 yk_err pass_fold_constants(struct graph *g, bool train, passes_eval eval, void *arg, struct yk_diag *why);
 /* That, with If of a known condition given way to its branch and large weights of subgraphs moved to g. */
 yk_err pass_fold_and_inline(struct graph *g, bool train, passes_eval eval, void *arg, struct yk_diag *why);
+/* y = scale * x + shift by channel, n of each. free(scale) */
+struct pass_affine {
+    double *scale, *shift;
+    int64_t n;
+};
+/* What a BatchNormalization in inference form does; *found is false if its parameters are not all constant f32. */
+yk_err pass_affine_batchnorm(const struct graph *g, const struct node *bn, struct pass_affine *out, bool *found);
+/* Behind a Conv, ConvTranspose or Gemm: into its weights and bias, where these are constant. */
+yk_err pass_affine_fold(struct graph *g, struct node *n, const struct pass_affine *a, bool *folded);
+/* Constant factors and terms by channel go into convolutions before or behind them; a written-out hard swish becomes
+ * HardSwish. */
+yk_err pass_fold_affine(struct graph *g, struct yk_diag *why);
+/* What is left of a chain of them becomes one BatchNormalization. */
+yk_err pass_merge_affine(struct graph *g, struct yk_diag *why);
+
 /* One round of each; *changed is set, never cleared. */
 yk_err pass_drop_noops(struct graph *g, bool train, bool *changed, struct yk_diag *why);
 yk_err pass_fuse_preact(struct graph *g, struct yk_diag *why);

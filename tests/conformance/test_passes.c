@@ -6,7 +6,7 @@
 #include "kernels/fold.h"
 #include "tests/unit/graph_fixture.h"
 
-#define GRAPHS 150
+#define GRAPHS 250
 #define CHANNELS 4
 #define MAX_VALUES 128
 
@@ -71,6 +71,78 @@ static int32_t clip(struct maker *m, int32_t x)
     return yk_rng_below(m->r, 3) ? op(m, "Clip", IDS(x, lo, hi)) : op(m, "Clip", IDS(x, lo));
 }
 
+/* Convolutions of groups and transposed ones, all of (N, C, 6, 6). */
+static int32_t other_conv(struct maker *m, int32_t x)
+{
+    int64_t groups = yk_rng_below(m->r, 2) ? CHANNELS : 2, pad = (int64_t)yk_rng_below(m->r, 2);
+    bool turned = yk_rng_below(m->r, 2);
+    int64_t k = pad ? 3 : 1;
+    int32_t w = weight(m, INTS(CHANNELS, turned ? CHANNELS : CHANNELS / groups, k, k), -0.5, 0.5);
+    int32_t b = weight(m, INTS(CHANNELS), -1, 1);
+    int32_t y = op(m, turned ? "ConvTranspose" : "Conv", IDS(x, w, b));
+    graph_set_attr_ints(m->g, fx_last(m->g), "pads", (const int64_t[]){pad, pad, pad, pad}, 4);
+    if (!turned)
+        graph_set_attr_i(m->g, fx_last(m->g), "group", groups);
+    return y;
+}
+
+/* A constant factor or term: of every channel, or one number of some rank; now and then one that is neither. */
+static int32_t affine(struct maker *m, int32_t x)
+{
+    static const char *const names[] = {"Mul", "Add", "Sub", "Div"};
+    const char *name = names[yk_rng_below(m->r, 4)];
+    bool plus = name[0] == 'D' || name[0] == 'M';
+    double lo = plus ? 0.5 : -1;
+    int32_t c;
+    switch (yk_rng_below(m->r, 8)) {
+    case 0:
+        c = weight(m, INTS(1), lo, 1.5);
+        break;
+    case 1:
+        c = weight(m, NULL, 0, lo, 1.5);
+        break;
+    case 2:
+        c = weight(m, INTS(CHANNELS, 1, 1), lo, 1.5);
+        break;
+    case 3:
+        c = weight(m, INTS(6, 6), lo, 1.5); /* by pixel */
+        break;
+    default:
+        c = weight(m, INTS(1, CHANNELS, 1, 1), lo, 1.5);
+    }
+    return yk_rng_below(m->r, 3) || name[0] == 'D' ? op(m, name, IDS(x, c)) : op(m, name, IDS(c, x));
+}
+
+static int32_t chain(struct maker *m, int32_t x)
+{
+    for (int n = 1 + (int)yk_rng_below(m->r, 4); n > 0; n--)
+        x = yk_rng_below(m->r, 5) ? affine(m, x) : batchnorm(m, x);
+    return x;
+}
+
+/* x * clip(x + 3, 0, 6) / 6 */
+static int32_t hard_swish(struct maker *m, int32_t x)
+{
+    int32_t three = weight(m, NULL, 0, 3, 3), zero = weight(m, NULL, 0, 0, 0), six = weight(m, NULL, 0, 6, 6);
+    int32_t c = op(m, "Clip", IDS(op(m, "Add", IDS(x, three)), zero, six));
+    int32_t p = yk_rng_below(m->r, 2) ? op(m, "Mul", IDS(x, c)) : op(m, "Mul", IDS(c, x));
+    if (yk_rng_below(m->r, 2))
+        return op(m, "Div", IDS(p, six));
+    return op(m, "Mul", IDS(p, weight(m, NULL, 0, 1.0 / 6, 1.0 / 6)));
+}
+
+/* Pre-activation of several values side by side. */
+static int32_t preact(struct maker *m, int32_t x)
+{
+    int32_t both = op(m, "Concat", IDS(x, pick(m)));
+    graph_set_attr_i(m->g, fx_last(m->g), "axis", 1);
+    int32_t p[4];
+    for (int i = 0; i < 4; i++)
+        p[i] = weight(m, INTS(2 * CHANNELS), i == 3 || i == 0 ? 0.5 : -1, 1.5);
+    int32_t y = op(m, "Relu", IDS(op(m, "BatchNormalization", IDS(both, p[0], p[1], p[2], p[3]))));
+    return op(m, "Conv", IDS(y, weight(m, INTS(CHANNELS, 2 * CHANNELS, 1, 1), -0.5, 0.5)));
+}
+
 /* Layer normalisation over the channels-last form, written out. */
 static int32_t layernorm(struct maker *m, int32_t x)
 {
@@ -114,7 +186,7 @@ static struct graph *make(struct yk_rng *r)
     int steps = 3 + (int)yk_rng_below(r, 12);
     while (steps-- > 0) {
         int32_t x = pick(&m), y;
-        switch (yk_rng_below(r, 10)) {
+        switch (yk_rng_below(r, 15)) {
         case 0:
             y = op(&m, "Relu", IDS(x));
             break;
@@ -141,6 +213,21 @@ static struct graph *make(struct yk_rng *r)
             break;
         case 8:
             y = op(&m, "Relu", IDS(batchnorm(&m, conv(&m, x))));
+            break;
+        case 9:
+            y = chain(&m, x);
+            break;
+        case 10:
+            y = chain(&m, yk_rng_below(r, 2) ? conv(&m, x) : other_conv(&m, x));
+            break;
+        case 11:
+            y = yk_rng_below(r, 2) ? conv(&m, chain(&m, x)) : other_conv(&m, chain(&m, x));
+            break;
+        case 12:
+            y = hard_swish(&m, chain(&m, conv(&m, x)));
+            break;
+        case 13:
+            y = preact(&m, x);
             break;
         default:
             y = conv(&m, x);

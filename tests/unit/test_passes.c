@@ -537,6 +537,49 @@ static void test_fuse_preact(void **state)
     graph_close(g);
 }
 
+/* As PaddleOCR's detector has it: learned factors and terms around convolutions, hard swish written out. */
+static void test_affine(void **state)
+{
+    (void)state;
+    struct graph *g = fx_open();
+    graph_sym(g, "N");
+    float one[] = {0.5f}, three[] = {3}, zero[] = {0}, six[] = {6};
+    int32_t x = fx_input(g, "x", DT_F32, INTS(-1, 3, 8, 8)), w = fx_weight(g, "w", INTS(4, 3, 1, 1));
+    int32_t half = fx_floats(g, "half", one, 1), c3 = fx_floats(g, "c3", three, 1), c0 = fx_floats(g, "c0", zero, 1),
+            c6 = fx_floats(g, "c6", six, 1), by = fx_weight(g, "by", INTS(1, 4, 1, 1));
+    g->values[c3].shape.rank = g->values[c0].shape.rank = g->values[c6].shape.rank = 0;
+    int32_t v = fx_node(g, "Conv", "c1", IDS(x, w));
+    v = fx_node(g, "Add", "a1", IDS(fx_node(g, "Mul", "m1", IDS(half, v)), by)); /* into c1 */
+    int32_t clip = fx_node(g, "Clip", "clip", IDS(fx_node(g, "Add", "plus", IDS(v, c3)), c0, c6));
+    v = fx_node(g, "Div", "swish", IDS(fx_node(g, "Mul", "product", IDS(v, clip)), c6));
+    v = fx_node(g, "Add", "a2", IDS(fx_node(g, "Mul", "m2", IDS(v, half)), by)); /* stays: zeros around it */
+    v = fx_node(g, "Conv", "c2", IDS(v, fx_weight(g, "w2", INTS(4, 1, 3, 3))));
+    graph_set_attr_i(g, fx_last(g), "group", 4);
+    graph_set_attr_ints(g, fx_last(g), "pads", (int64_t[]){1, 1, 1, 1}, 4);
+    v = fx_node(g, "Relu", "relu", IDS(v));
+    v = fx_node(g, "Sub", "a3", IDS(fx_node(g, "Mul", "m3", IDS(v, by)), half)); /* into c3 */
+    fx_output(g, fx_node(g, "Conv", "y", IDS(v, fx_weight(g, "w3", INTS(2, 4, 1, 1)))));
+    assert_int_equal(passes_infer(g, NULL, NULL, NULL), YK_OK);
+    assert_int_equal(g->n_nodes, 4);
+    assert_int_equal(fx_count(g, "FusedConv"), 2);
+    assert_int_equal(fx_count(g, "BatchNormalization"), 1);
+    const struct node *n = node_of(g, "swish");
+    assert_string_equal(node_attr_s(n, "activation", ""), "hard_swish");
+    const float *weights = in_of(g, n, 1)->data, *bias = in_of(g, n, 2)->data;
+    for (int i = 0; i < 12; i++)
+        assert_true(weights[i] == (float)(i % 7 + 1) * 0.125f);
+    for (int i = 0; i < 4; i++)
+        assert_true(bias[i] == (float)(i + 1) * 0.25f);
+    n = node_of(g, "y");
+    assert_int_equal(n->n_in, 3);
+    bias = in_of(g, n, 2)->data; /* w3 is 1 2 3 4, 5 6 7 1 quarters; the term is -1/2 */
+    assert_true(bias[0] == -1.25f && bias[1] == -2.375f);
+    weights = in_of(g, n, 1)->data; /* times 1 2 3 4 quarters */
+    assert_true(weights[0] == 0.0625f && weights[3] == 1.0f && weights[7] == 0.25f);
+    check(g);
+    graph_close(g);
+}
+
 static void test_fuse_gemm(void **state)
 {
     (void)state;
@@ -634,6 +677,7 @@ int main(void)
         cmocka_unit_test(test_reshape_chains), cmocka_unit_test(test_varying_stays),
         cmocka_unit_test(test_gemm_over_axes), cmocka_unit_test(test_batchnorm), cmocka_unit_test(test_batchnorm_gemm),
         cmocka_unit_test(test_fuse_conv), cmocka_unit_test(test_fuse_activations), cmocka_unit_test(test_fuse_preact),
-        cmocka_unit_test(test_fuse_gemm), cmocka_unit_test(test_layernorm), cmocka_unit_test(test_same_again)};
+        cmocka_unit_test(test_affine), cmocka_unit_test(test_fuse_gemm), cmocka_unit_test(test_layernorm),
+        cmocka_unit_test(test_same_again)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
