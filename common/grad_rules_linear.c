@@ -115,10 +115,18 @@ static int32_t product(struct grad *r, int32_t a, bool ta, int32_t b, bool tb, f
     return y;
 }
 
+static void gemm_bias(struct grad *r, const struct node *n, int32_t dy, int32_t *dx)
+{
+    float beta = node_attr_f(n, "beta", 1);
+    dx[2] = grad_sum_to(r, dy, n->out[0], n->in[2]);
+    if (beta != 1)
+        dx[2] = grad_op2(r, "Mul", dx[2], grad_scalar(r, grad_type(r, n->out[0]), (double)beta));
+}
+
 /* Y = alpha A' B' + beta C */
 static void gemm(struct grad *r, const struct node *n, const int32_t *dy, int32_t *dx)
 {
-    float alpha = node_attr_f(n, "alpha", 1), beta = node_attr_f(n, "beta", 1);
+    float alpha = node_attr_f(n, "alpha", 1);
     bool ta = node_attr_i(n, "transA", 0), tb = node_attr_i(n, "transB", 0);
     if (grad_needs(r, n, 0)) {
         int32_t b = grad_in(r, n, 1);
@@ -128,12 +136,32 @@ static void gemm(struct grad *r, const struct node *n, const int32_t *dy, int32_
         int32_t a = grad_in(r, n, 0);
         dx[1] = tb ? product(r, dy[0], true, a, ta, alpha) : product(r, a, !ta, dy[0], false, alpha);
     }
-    if (grad_needs(r, n, 2)) {
-        int32_t d = dy[0];
-        dx[2] = grad_sum_to(r, d, n->out[0], n->in[2]);
-        if (beta != 1)
-            dx[2] = grad_op2(r, "Mul", dx[2], grad_scalar(r, grad_type(r, n->out[0]), (double)beta));
+    if (grad_needs(r, n, 2))
+        gemm_bias(r, n, dy[0], dx);
+}
+
+/* As passes_train makes it: without activation, A with leading axes that are rows. */
+static void fused_gemm(struct grad *r, const struct node *n, const int32_t *dy, int32_t *dx)
+{
+    bool ta = node_attr_i(n, "transA", 0), tb = node_attr_i(n, "transB", 0);
+    float alpha = node_attr_f(n, "alpha", 1);
+    const struct shape *w = grad_static(r, n->in[1]);
+    if (ta || !w || w->dims[0] == 0 || w->dims[1] == 0 || strcmp(node_attr_s(n, "activation", "none"), "none") != 0) {
+        grad_fail(r, YK_UNSUPPORTED, "an activation inside, or operands that vary in size");
+        return;
     }
+    int64_t in_rows[] = {-1, w->dims[tb]}, out_rows[] = {-1, w->dims[!tb]};
+    int32_t d = YK_ABSENT;
+    if (grad_needs(r, n, 0) || grad_needs(r, n, 1))
+        d = grad_reshape(r, dy[0], out_rows, 2);
+    if (grad_needs(r, n, 0))
+        dx[0] = grad_like(r, product(r, d, false, grad_in(r, n, 1), !tb, alpha), n->in[0]);
+    if (grad_needs(r, n, 1)) {
+        int32_t a = grad_reshape(r, grad_in(r, n, 0), in_rows, 2);
+        dx[1] = tb ? product(r, d, true, a, false, alpha) : product(r, a, true, d, false, alpha);
+    }
+    if (grad_needs(r, n, 2))
+        gemm_bias(r, n, dy[0], dx);
 }
 
 /* Transposed in its last two axes. What is itself a transposition of something is taken from there. */
@@ -361,6 +389,7 @@ static const struct grad_rule rows[] = {
     {"Conv", "", 7u, 1u, conv},
     {"ConvTranspose", "", 7u, 1u, deconv},
     {"Gemm", "", 7u, 1u, gemm},
+    {"FusedGemm", "ai.yoke", 7u, 1u, fused_gemm},
     {"MatMul", "", 3u, 1u, matmul},
     {"Einsum", "", GRAD_ALL_INPUTS, 1u, einsum},
 };

@@ -210,8 +210,14 @@ static int64_t probe_size(int probe, int32_t sym)
         return 64 * ((int64_t)sym + 1);
     case 5:
         return 416 + 160 * (int64_t)sym;
-    default:
+    case 6:
         return 224 + 96 * (int64_t)sym;
+    case 7:
+        return 2 + sym;
+    case 8:
+        return 3 + 2 * (int64_t)sym;
+    default:
+        return 8 - sym % 5;
     }
 }
 
@@ -222,6 +228,8 @@ yk_err pass_probes_open(const struct graph *g, struct pass_probes *out, struct y
     yk_err err = sizes ? YK_OK : YK_NOMEM;
     int want = g->n_syms == 0 ? 1 : PASS_PROBES;
     for (int i = 0; !err && i < want; i++) {
+        if (i == PASS_PROBES - PASS_PROBES_SMALL && p.n >= 3)
+            break;
         for (int32_t s = 0; s < g->n_syms; s++)
             sizes[s] = probe_size(i, s);
         yk_err e = shapes_infer(g, sizes, NULL, &p.at[p.n], NULL);

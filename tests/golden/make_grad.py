@@ -132,6 +132,21 @@ class Language(nn.Module):
         return (x @ self.tok.weight.t()).transpose(1, 2)
 
 
+class Sequence(nn.Module):
+    """PyTorch's own encoder layer over a length that is named, up to a limit."""
+
+    def __init__(self):
+        super().__init__()
+        self.tok, self.pos = nn.Embedding(11, 8), nn.Parameter(torch.randn(1, 9, 8) * 0.5)
+        layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True)
+        self.encoder, self.out = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), nn.Linear(8, 5)
+
+    def forward(self, ids):
+        t = ids.shape[1]
+        x = self.encoder(self.tok(ids) + self.pos[:, :t], mask=torch.full((t, t), float("-inf")).triu(1))
+        return self.out(x).transpose(1, 2)
+
+
 class Unet(nn.Module):
     def __init__(self):
         super().__init__()
@@ -188,7 +203,8 @@ def loss_of(kind, y, target, smoothing, ignore):
     return one(y, target, reduction="none").flatten(1).mean(1).sum()
 
 
-def make(name, net, x, target, kind="cross-entropy", smoothing=0.0, ignore=-100, frozen=False, folded=False, fixed=False):
+def make(name, net, x, target, kind="cross-entropy", smoothing=0.0, ignore=-100, frozen=False, folded=False,
+         named=("N",)):
     torch.manual_seed(7)
     for p in net.parameters():  # away from zeros and ones
         with torch.no_grad():
@@ -202,7 +218,7 @@ def make(name, net, x, target, kind="cross-entropy", smoothing=0.0, ignore=-100,
         net = nn.Sequential(net, nn.LogSoftmax(1)).train()
     file = io.BytesIO()
     mode = torch.onnx.TrainingMode.EVAL if folded else torch.onnx.TrainingMode.TRAINING
-    axes = {} if fixed else {"x": {0: "N"}}
+    axes = {"x": dict(enumerate(named))}
     torch.onnx.export(net, x, file, input_names=["x"], output_names=["y"], opset_version=17, dynamic_axes=axes,
                       training=mode, do_constant_folding=folded)
     model = onnx.load_from_string(file.getvalue())
@@ -254,6 +270,7 @@ def main():
     make("attention", nn.Sequential(Block(8, 2), nn.Flatten(1), nn.Linear(40, 3)), torch.randn(3, 5, 8), ids(3, below=3))
     make("vit", Vit(), image(3, 3, 8), ids(3, below=4))
     make("language", Language(), ids(3, 6, below=11), ids(3, 6, below=11))
+    make("sequence", Sequence(), ids(2, 7, below=11), ids(2, 7, below=5), smoothing=0.1, named=("N", "T"))
     make("unet", Unet(), image(2, 2, 8), torch.rand(2, 3, 8, 8), kind="mse")
     make("recycled", Recycled(), torch.randn(5, 6), ids(5, below=3))
 

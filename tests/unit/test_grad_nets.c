@@ -152,8 +152,14 @@ static bool check_net(const char *name, bool recompute)
         free(f.text);
         return false;
     }
-    for (int i = 0; i < 4; i++)
-        sizes[i] = strtoll(f.input + 4, NULL, 10);
+    const struct value *x = &train->values[train->inputs[0]];
+    char *size_at = f.input + 4;
+    for (int32_t d = 0; d < x->rank; d++, size_at++) {
+        int64_t size = strtoll(size_at, &size_at, 10);
+        assert_true(x->dims[d].sym < 4);
+        if (x->dims[d].sym >= 0)
+            sizes[x->dims[d].sym] = size;
+    }
     assert_true(train->n_syms <= 4);
     err = grad_run_open(&r, train, sizes, pool);
     if (!err) {
@@ -223,7 +229,7 @@ out:
 }
 
 static const char *const nets[] = {"mlp", "mlp_smooth", "mlp_nll", "mlp_mse", "mlp_l1", "mlp_bce", "cnn", "cnn_frozen",
-    "cnn_folded", "residual", "mobile", "attention", "vit", "language", "unet", "recycled"};
+    "cnn_folded", "residual", "mobile", "attention", "vit", "language", "sequence", "unet", "recycled"};
 
 static void test_nets(void **state)
 {

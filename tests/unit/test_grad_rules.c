@@ -156,6 +156,8 @@ static void test_linear(void **state)
         {.op = "Gemm", .in = {"p:4,3", "p:5,4", "p:3,1"}, .attrs = "transA=i:1 transB=i:1", .fixed = 1},
         {.op = "Gemm", .in = {"p:3,4", "p:5,4", "p:1"}, .attrs = "transB=i:1"},
         {.op = "Gemm", .in = {"p:4,3", "p:4,5"}, .attrs = "transA=i:1 alpha=f:1.5", .fixed = 1},
+        {.op = "ai.yoke.FusedGemm", .in = {"p:2,3,4", "p:5,4", "p:5"}, .attrs = "transB=i:1 alpha=f:0.5 beta=f:2"},
+        {.op = "ai.yoke.FusedGemm", .in = {"p:2,3,4", "p:4,5"}},
         {.op = "MatMul", .in = {"p:3,4", "p:4,5"}},
         {.op = "MatMul", .in = {"p:2,3,4", "p:4,5"}},
         {.op = "MatMul", .in = {"p:2,3,4", "p:2,4,5"}},
