@@ -1,6 +1,5 @@
 /* conv.gemm: a convolution as a product of pixels by weights. A tile gathers the patches of its own pixels into scratch
- * (channels are contiguous, so a patch is a few runs); a 1x1 kernel of stride 1 reads the input in place.
- * conv.depthwise: one channel a group, row by row. */
+ * (channels are contiguous, so a patch is a few runs); a 1x1 kernel of stride 1 reads the input in place. */
 #include <string.h>
 
 #include "kernels/simd_last.h"
@@ -208,96 +207,11 @@ static yk_err run(struct host_call *c)
     return YK_OK;
 }
 
-/* ---- depthwise ---- */
-
-static int64_t padded(int64_t c)
-{
-    return ceil_div(c, SIMD_PAD) * SIMD_PAD;
-}
-
-static bool claim_depthwise(const struct op_ctx *c)
-{
-    struct conv_dims d;
-    return simd_last_claim(c, &d) && d.group > 1 && d.group == d.c && d.oc == d.c;
-}
-
-static void sizes_depthwise(const struct op_ctx *c, struct backend_form *f)
-{
-    struct conv_dims d;
-    if (!simd_last_claim(c, &d))
-        return;
-    f->packed_bytes = d.k[1] * d.k[2] * padded(d.c) * (int64_t)sizeof(float);
-    f->workspace_bytes = simd_last_workspace(c, &d);
-}
-
-static yk_err pack_depthwise(const struct op_ctx *c, const void *const *in, void *packed, struct yk_diag *why)
-{
-    const struct shape *w = c->in[1];
-    int64_t taps = 1, ch = w->dims[0], row = padded(ch);
-    float *out = packed;
-    if (!in[1])
-        return yk_fail(why, YK_INTERNAL, "the weights of a packed form are not fixed");
-    for (int i = 2; i < w->rank; i++)
-        taps *= w->dims[i];
-    bool turned = conv_is_grad_input(c->node);
-    for (int64_t t = 0; t < taps; t++)
-        for (int64_t i = 0; i < row; i++)
-            out[t * row + i] = i < ch ? ((const float *)in[1])[i * taps + (turned ? taps - 1 - t : t)] : 0;
-    return YK_OK;
-}
-
-static void depthwise_piece(void *arg, int64_t begin, int64_t end)
-{
-    const struct simd_last *s = arg;
-    const struct conv_dims *d = &s->d;
-    struct simd_depthwise r = {.h = d->in[1],
-        .w = d->in[2],
-        .c = d->c,
-        .ow = d->out[2],
-        .kh = d->k[1],
-        .kw = d->k[2],
-        .stride_h = d->stride[1],
-        .stride_w = d->stride[2],
-        .dil_h = d->dilation[1],
-        .dil_w = d->dilation[2],
-        .pad_top = d->pad_begin[1],
-        .pad_left = d->pad_begin[2],
-        .taps = s->c->packed,
-        .e = s->e};
-    for (int64_t i = begin; i < end; i++) {
-        r.x = s->x + i / d->out[1] * d->in[1] * d->in[2] * d->c;
-        r.y = s->y + i * d->out[2] * d->c;
-        r.oy = i % d->out[1];
-        r.e.add = s->e.add ? s->e.add + i * d->out[2] * d->c : NULL;
-        s->isa->depthwise(&r);
-    }
-}
-
-static yk_err run_depthwise(struct host_call *c)
-{
-    struct simd_last s;
-    yk_err err = simd_last_begin(c, &s);
-    if (err)
-        return err;
-    int64_t work = s.d.out[2] * s.d.c * s.d.k[1] * s.d.k[2];
-    host_split(c, s.d.n * s.d.out[1], YK_MAX(work / 16, 1), depthwise_piece, &s);
-    simd_last_end(&s);
-    return YK_OK;
-}
-
-#define ROWS(dom, name)                                                                                           \
-    {.domain = dom,                                                                                               \
-        .op = name,                                                                                               \
-        .kind = "conv.depthwise",                                                                                 \
-        .claim = claim_depthwise,                                                                                 \
-        .sizes = sizes_depthwise,                                                                                 \
-        .pack = pack_depthwise,                                                                                   \
-        .run = run_depthwise,                                                                                     \
-        .layout = HOST_ANY},                                                                                      \
+#define ROW(dom, name)                                                                                            \
     {                                                                                                             \
         .domain = dom, .op = name, .kind = "conv.gemm", .claim = claim, .sizes = sizes, .pack = pack, .run = run, \
         .layout = HOST_ANY                                                                                        \
     }
 static const struct host_kernel rows[] = {
-    ROWS("ai.yoke", "FusedConv"), ROWS("", "Conv"), ROWS("ai.yoke", "ConvGradInput")};
+    ROW("ai.yoke", "FusedConv"), ROW("", "Conv"), ROW("ai.yoke", "ConvGradInput")};
 const struct host_rows simd_direct = {rows, (int)YK_COUNT(rows)};

@@ -77,14 +77,16 @@ struct simd_wino_dw {
     float *dw; /* tap t of (row, column) at dw + (row * 9 + t) * n + column */
 };
 
-/* Depthwise: one row of output pixels. */
-struct simd_depthwise {
-    int64_t h, w, c, ow, kh, kw, stride_h, stride_w, dil_h, dil_w, pad_top, pad_left;
-    const float *x;         /* the image */
-    const float *taps;      /* kh * kw rows of c rounded up to SIMD_PAD */
-    float *y;               /* the row */
-    struct simd_epilogue e; /* add: the row */
-    int64_t oy;
+#define SIMD_GROUP_MOST 16 /* channels of a group: larger ones fill a product */
+
+/* Convolution in groups of `per` channels, as many in as out: a power of two (1: depthwise) up to SIMD_GROUP_MOST. */
+struct simd_group {
+    int64_t h, w, c, ow, kh, kw, stride_h, stride_w, dil_h, dil_w, pad_top, pad_left, per;
+    const float *x;                           /* the image */
+    const float *taps;                        /* by vectors of channels: kh, per, kw vectors */
+    float *y;                                 /* the image */
+    int64_t first_row, last_row, first, last; /* of y: rows and channels; first is a multiple of SIMD_PAD */
+    struct simd_epilogue e;
 };
 
 #define SIMD_PAD 16 /* channels of packed rows are rounded up to it */
@@ -103,7 +105,7 @@ struct simd_isa {
     void (*wino_dy)(const struct simd_wino *w, int64_t begin, int64_t end);
     void (*wino_weights)(const struct simd_wino_weights *w);
     void (*wino_dw)(const struct simd_wino_dw *w);
-    void (*depthwise)(const struct simd_depthwise *d);
+    void (*group)(const struct simd_group *g);
     /* y = max(a x + b, 0) by column, in rows of n columns; NaN passes. */
     void (*affine_relu)(
         float *y, int64_t ldy, const float *x, int64_t ldx, const float *a, const float *b, int64_t rows, int64_t n);

@@ -63,11 +63,19 @@ INLINE vf vf_set(float x)
 {
     return x - (vf){0};
 }
+#if defined(__AVX2__) && !defined(__AVX512F__)
+INLINE __m256i vec_first(int64_t n)
+{
+    return (__m256i)((vi){0, 1, 2, 3, 4, 5, 6, 7} < (int32_t)n);
+}
+#endif
 /* The first n lanes, the others are 0 (load) or untouched (store); 0 <= n <= VL. */
 INLINE vf vf_load_n(const float *p, int64_t n)
 {
 #if defined(__AVX512F__)
     return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+#elif defined(__AVX2__)
+    return _mm256_maskload_ps(p, vec_first(n));
 #else
     vf v = {0};
     if (n >= VL)
@@ -81,6 +89,8 @@ INLINE void vf_store_n(float *p, vf v, int64_t n)
 {
 #if defined(__AVX512F__)
     _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), v);
+#elif defined(__AVX2__)
+    _mm256_maskstore_ps(p, vec_first(n), v);
 #else
     if (n >= VL) {
         vf_store(p, v);
@@ -88,6 +98,20 @@ INLINE void vf_store_n(float *p, vf v, int64_t n)
     }
     for (int i = 0; i < n; i++)
         p[i] = v[i];
+#endif
+}
+/* Lane i of v is lane at[i]. */
+INLINE vf vf_permute(vf v, vi at)
+{
+#if defined(__AVX512F__)
+    return _mm512_permutexvar_ps((__m512i)at, v);
+#elif defined(__AVX2__) && defined(__FMA__)
+    return _mm256_permutevar8x32_ps(v, (__m256i)at);
+#else
+    vf out;
+    for (int i = 0; i < VL; i++)
+        out[i] = v[at[i]];
+    return out;
 #endif
 }
 /* a * b + c, rounded once where the set can. */
@@ -140,7 +164,7 @@ void vec_fn(activate)(float *y, int64_t ldy, int64_t m, int64_t n, const struct 
 void vec_fn(wino_dy)(const struct simd_wino *w, int64_t begin, int64_t end);
 void vec_fn(wino_weights)(const struct simd_wino_weights *w);
 void vec_fn(wino_dw)(const struct simd_wino_dw *w);
-void vec_fn(depthwise)(const struct simd_depthwise *d);
+void vec_fn(group)(const struct simd_group *g);
 void vec_fn(affine_relu)(
     float *y, int64_t ldy, const float *x, int64_t ldx, const float *a, const float *b, int64_t rows, int64_t n);
 float vec_fn(soft)(float *y, const float *x, int64_t n, float scale, const float *mask, int64_t mask_step);

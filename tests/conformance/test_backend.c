@@ -188,6 +188,20 @@ static void gen_depthwise(struct gen *c)
     activation(c);
 }
 
+/* Groups of as many channels in as out, powers of two and others, in rows from one pixel to a few tiles. */
+static void gen_group(struct gen *c)
+{
+    int64_t per = pick(c, 0, 3) ? (int64_t)1 << pick(c, 1, 5) : 6, group = pick(c, 2, 9), ch = per * group;
+    int64_t k[2] = {pick(c, 0, 1) * 2 + 1, 3};
+    int64_t x[4] = {-1, ch, pick(c, 5, 9), pick(c, 5, 40)}, w[4] = {ch, per, k[0], k[1]};
+    int32_t in[3] = {graphs_input(c->g, "x", DT_F32, 4, x), graphs_weight(c->g, "w", DT_F32, 4, w, &c->r),
+        pick(c, 0, 3) ? graphs_weight(c->g, "b", DT_F32, 1, &ch, &c->r) : YK_ABSENT};
+    finish(c, "ai.yoke", "FusedConv", in, 3);
+    graph_set_attr_i(c->g, c->node, "group", group);
+    conv_attrs(c, 2, k, pick(c, 0, 3) == 0, 2);
+    activation(c);
+}
+
 static void gemm(struct gen *c, bool fused)
 {
     bool ta = !fused && pick(c, 0, 1), tb = pick(c, 0, 1);
@@ -572,6 +586,7 @@ static const struct recipe {
     {"data movement", gen_move, EXACT, CASES},
     {"Conv 3x3", gen_conv3, NMSE, 3 * CASES},
     {"depthwise", gen_depthwise, NMSE, 2 * CASES},
+    {"groups", gen_group, NMSE, CASES},
     {"Resize", gen_resize, ULPS, 3 * CASES},
     {"ConvTranspose", gen_deconv, NMSE, 2 * CASES},
     {"ConvTranspose, large", gen_deconv_large, NMSE, 2},
