@@ -16,11 +16,11 @@ bool simd_claim_f32(const struct op_ctx *c)
 /* Best first: a node runs in the first form that claims it. */
 static yk_err simd_open(struct pool *pool, struct backend **out, struct yk_diag *why)
 {
-    const struct host_rows tables[] = {simd_winograd, simd_group, simd_direct, simd_products, simd_preact,
+    const struct host_rows tables[] = {simd_winograd, simd_group, simd_narrow, simd_direct, simd_products, simd_preact,
         simd_attention, simd_grad_input, simd_grad_winograd, simd_grad_weight, /* of an isa */
         simd_math, simd_norm, simd_conv, simd_resize};
     yk_err err = host_open(&backend_simd, "generic", tables, (int)YK_COUNT(tables), pool, out, why);
-    for (int i = 0; !err && i < 9; i++)
+    for (int i = 0; !err && i < 10; i++)
         host_table_isa(*out, i, simd_isa_best()->bits);
     return err;
 }

@@ -38,6 +38,7 @@ struct simd_gemm {
     bool turned;
     const float *a;
     int64_t lda;
+    const int64_t *at; /* where the k terms of a row are; NULL: one behind the other */
     const float *b;
     float *y;
     int64_t ldy;

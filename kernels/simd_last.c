@@ -171,7 +171,7 @@ void simd_last_dense_end(struct host_call *c, int i, const float *made)
         simd_last_turn(c->pool, s->dims[0], c->out[i].data, made, s->dims[1], pixels_of(s), true);
 }
 
-yk_err simd_last_begin(struct host_call *c, struct simd_last *s)
+static yk_err begin(struct host_call *c, struct simd_last *s, bool turn_x)
 {
     struct conv_epilogue e;
     *s = (struct simd_last){.c = c, .isa = simd_isa_best(), .rest = c->workspace};
@@ -184,7 +184,7 @@ yk_err simd_last_begin(struct host_call *c, struct simd_last *s)
     s->e = (struct simd_epilogue){.bias = e.bias, .add = e.residual, .ld_add = s->d.oc};
     simd_last_act(&s->e, &e.act);
     /* One channel, or one pixel, is the same either way. */
-    bool x_turns = !(c->last_in & 1) && s->d.c > 1 && in > 1, y_same = s->d.oc == 1 || out == 1;
+    bool x_turns = turn_x && !(c->last_in & 1) && s->d.c > 1 && in > 1, y_same = s->d.oc == 1 || out == 1;
     if (x_turns) {
         simd_last_turn(c->pool, s->d.n, (float *)s->rest, s->x, s->d.c, in, true);
         s->x = (float *)s->rest;
@@ -202,6 +202,16 @@ yk_err simd_last_begin(struct host_call *c, struct simd_last *s)
         s->rest += bytes;
     }
     return YK_OK;
+}
+
+yk_err simd_last_begin(struct host_call *c, struct simd_last *out)
+{
+    return begin(c, out, true);
+}
+
+yk_err simd_last_begin_as_is(struct host_call *c, struct simd_last *out)
+{
+    return begin(c, out, false);
 }
 
 void simd_last_end(struct simd_last *s)

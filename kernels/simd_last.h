@@ -50,6 +50,7 @@ struct simd_last {
 bool simd_last_claim(const struct op_ctx *c, struct conv_dims *d);
 int64_t simd_last_workspace(const struct op_ctx *c, const struct conv_dims *d); /* of the copies */
 yk_err simd_last_begin(struct host_call *c, struct simd_last *out);
+yk_err simd_last_begin_as_is(struct host_call *c, struct simd_last *out); /* x stays how it is stored */
 void simd_last_end(struct simd_last *s);
 
 /* For other ops on (N,C,W) or (N,C,H,W): input i channels last, in place or copied to *rest, which moves on; where
@@ -63,6 +64,7 @@ float *simd_last_dense(struct host_call *c, int i, char **rest);
 void simd_last_dense_end(struct host_call *c, int i, const float *made);
 
 extern const struct host_rows simd_grad_input, simd_grad_weight, simd_grad_winograd;
-extern const struct host_rows simd_attention, simd_direct, simd_group, simd_preact, simd_products, simd_winograd;
+extern const struct host_rows simd_attention, simd_direct, simd_group, simd_narrow, simd_preact, simd_products,
+    simd_winograd;
 
 #endif

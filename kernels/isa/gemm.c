@@ -5,6 +5,7 @@
 struct tile {
     const float *a, *b;
     int64_t lda, k, n; /* n: columns that are there */
+    const int64_t *at;
     float *y;
     int64_t ldy;
     const float *bias, *add;
@@ -56,6 +57,29 @@ INLINE void turned_terms(vf acc[MR][NV], int mr, int nv, const float *a, int64_t
     }
 }
 
+/* The same of terms that lie apart. */
+INLINE void terms_at(
+    vf acc[MR][NV], int mr, int nv, const float *a, int64_t lda, const int64_t *at, const float *b, int64_t k)
+{
+    const float *p[(MR + 2) / 3];
+    for (int q = 0; q < (mr + 2) / 3; q++)
+        p[q] = a + 3 * q * lda;
+    for (; k > 0; k--, at++) {
+        vf x[NV];
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++)
+            x[v] = vf_load(b + v * VL);
+#pragma GCC unroll 16
+        for (int i = 0; i < mr; i++) {
+            vf s = vf_set(p[i / 3][*at + i % 3 * lda]);
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++)
+                acc[i][v] = vf_fma(s, x[v], acc[i][v]);
+        }
+        b += nv * VL;
+    }
+}
+
 INLINE void run_tile(const struct tile *t, const struct act *act, int mr, int nv, bool turned)
 {
     vf acc[MR][NV], sum[MR][NV];
@@ -70,6 +94,8 @@ INLINE void run_tile(const struct tile *t, const struct act *act, int mr, int nv
                 acc[i][v] = (vf){0};
         if (turned)
             turned_terms(acc, mr, nv, a, t->lda, b, k);
+        else if (t->at)
+            terms_at(acc, mr, nv, t->a, t->lda, t->at + (t->k - left), b, k);
         else
             terms(acc, mr, nv, a, t->lda, b, k);
         a += turned ? k * t->lda : k;
@@ -86,30 +112,44 @@ INLINE void run_tile(const struct tile *t, const struct act *act, int mr, int nv
                 sum[i][v] = acc[i][v];
             }
     }
-    /* acc holds the sums here. */
-    bool whole = t->n == nv * VL;
-#pragma GCC unroll 16
-    for (int i = 0; i < mr; i++)
+    /* acc holds the sums here. Only the last vector may lack columns. */
+    int64_t n = t->n - (nv - 1) * VL;
+    if (t->bias) {
+        vf bias[NV];
 #pragma GCC unroll 4
-        for (int v = 0; v < nv; v++) {
-            int64_t n = whole ? VL : t->n - v * VL;
-            vf s = acc[i][v];
-            if (n < VL) {
-                if (n <= 0)
-                    continue;
-                if (t->bias)
-                    s += vf_load_n(t->bias + v * VL, n);
-                if (t->add)
-                    s += vf_load_n(t->add + i * t->ld_add + v * VL, n);
-                vf_store_n(t->y + i * t->ldy + v * VL, act_clamp(act, s), n);
-                continue;
+        for (int v = 0; v < nv; v++)
+            bias[v] = v < nv - 1 ? vf_load(t->bias + v * VL) : vf_load_n(t->bias + v * VL, n);
+#pragma GCC unroll 16
+        for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++)
+                acc[i][v] += bias[v];
+    }
+    if (t->add) {
+#pragma GCC unroll 16
+        for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++) {
+                const float *p = t->add + i * t->ld_add + v * VL;
+                acc[i][v] += v < nv - 1 ? vf_load(p) : vf_load_n(p, n);
             }
-            if (t->bias)
-                s += vf_load(t->bias + v * VL);
-            if (t->add)
-                s += vf_load(t->add + i * t->ld_add + v * VL);
-            vf_store(t->y + i * t->ldy + v * VL, act_clamp(act, s));
-        }
+    }
+    if (act->kind == SIMD_CLAMP) {
+        vf lo = act->lo, hi = act->hi;
+#pragma GCC unroll 16
+        for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++)
+                acc[i][v] = vf_min(hi, vf_max(lo, acc[i][v]));
+    }
+    float *y = t->y;
+#pragma GCC unroll 16
+    for (int i = 0; i < mr; i++, y += t->ldy) {
+#pragma GCC unroll 4
+        for (int v = 0; v < nv - 1; v++)
+            vf_store(y + v * VL, acc[i][v]);
+        vf_store_n(y + (nv - 1) * VL, acc[i][nv - 1], n);
+    }
 }
 
 typedef void tile_fn(const struct tile *t, const struct act *act);
@@ -189,6 +229,7 @@ void vec_fn(gemm)(const struct simd_gemm *g)
                 .lda = g->lda,
                 .k = g->k,
                 .n = n,
+                .at = g->at,
                 .y = g->y + i * g->ldy + j,
                 .ldy = g->ldy,
                 .bias = g->e.bias ? g->e.bias + j : NULL,

@@ -90,7 +90,10 @@ INLINE void vf_store_n(float *p, vf v, int64_t n)
 #if defined(__AVX512F__)
     _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), v);
 #elif defined(__AVX2__)
-    _mm256_maskstore_ps(p, vec_first(n), v);
+    if (n >= VL) /* masked stores are slow on some */
+        vf_store(p, v);
+    else
+        _mm256_maskstore_ps(p, vec_first(n), v);
 #else
     if (n >= VL) {
         vf_store(p, v);

@@ -252,7 +252,8 @@ static void forms_of_one_class_have_equal_bits(void **state)
     } cases[] = {{"conv.wino4", 24, 37, 1, 3, 1}, {"conv.wino2", 17, 40, 1, 3, 1}, {"conv.gemm", 33, 70, 1, 3, 2},
         {"conv.gemm", 24, 40, 2, 5, 1}, {"conv.gemm", 40, 50, 1, 1, 1}, {"conv.depthwise", 37, 37, 37, 3, 2},
         {"conv.depthwise", 48, 48, 48, 5, 1}, {"conv.depthwise", 40, 40, 40, 5, 2},
-        {"conv.depthwise", 21, 21, 21, 3, 1}, {"conv.depthwise", 18, 18, 18, 7, 3}, {"conv.group", 22, 22, 11, 3, 1},
+        {"conv.depthwise", 21, 21, 21, 3, 1}, {"conv.depthwise", 18, 18, 18, 7, 3}, {"conv.narrow", 3, 40, 1, 3, 2},
+        {"conv.narrow", 1, 20, 1, 5, 1}, {"conv.narrow", 4, 33, 1, 7, 2}, {"conv.group", 22, 22, 11, 3, 1},
         {"conv.group", 44, 44, 11, 3, 2}, {"conv.group", 104, 104, 13, 3, 1}, {"conv.group", 24, 24, 3, 3, 2},
         {"conv.group", 48, 48, 3, 3, 1}, {"conv.group", 80, 80, 5, 3, 2}, {"preact.gemm", 61, 37, 1, 3, 1},
         {"preact.gemm", 301, 64, 1, 33, 1}};
