@@ -94,6 +94,72 @@ static void lp_normalization(struct grad *r, const struct node *n, const int32_t
     dx[0] = grad_op3(r, "Where", grad_op2(r, "Equal", norm, zero), zero, d);
 }
 
+/* y = (x - mean) / deviation over some axes. */
+static void mvn(struct grad *r, const struct node *n, const int32_t *dy, int32_t *dx)
+{
+    static const int64_t usual[] = {0, 2, 3};
+    const struct attr *a = node_attr_ints(n, "axes");
+    const int64_t *axes = a ? a->ints : usual;
+    int count = a ? (int)YK_MIN(a->n, YK_MAX_RANK) : 3;
+    int32_t x = grad_in(r, n, 0), y = grad_keep(r, n->out[0]), parts[5];
+    int32_t of[3] = {x, dy[0], grad_op2(r, "Mul", dy[0], y)};
+    for (int k = 0; k < 3; k++) {
+        parts[k] = grad_op1(r, "ReduceMean", of[k]);
+        grad_attr_ints(r, "axes", axes, count);
+    }
+    int32_t d = grad_op2(r, "Sub", x, parts[0]);
+    parts[3] = grad_op1(r, "ReduceMean", grad_op2(r, "Mul", d, d));
+    grad_attr_ints(r, "axes", axes, count);
+    d = grad_op2(r, "Sub", grad_op2(r, "Sub", dy[0], parts[1]), grad_op2(r, "Mul", y, parts[2]));
+    dx[0] = grad_op2(r, "Div", d, grad_op1(r, "Sqrt", parts[3]));
+}
+
+/* Of y = (sum of |x| ^ p) ^ (1 / p) from g, what reaches x of dY * y ^ (1 - p): times sign(x) |x| ^ (p - 1). */
+static int32_t lp_part(struct grad *r, const struct node *n, int32_t g)
+{
+    int64_t p = node_attr_i(n, "p", 2);
+    int32_t x = grad_in(r, n, 0);
+    if (p == 2)
+        return grad_op2(r, "Mul", g, x);
+    g = grad_op2(r, "Mul", g, grad_op1(r, "Sign", x));
+    enum dtype t = grad_type(r, n->in[0]);
+    return p == 1 ? g
+                  : grad_op2(r, "Mul", g, grad_op2(r, "Pow", grad_op1(r, "Abs", x), grad_scalar(r, t, (double)p - 1)));
+}
+
+/* dY * y ^ (1 - p), 0 where y is. */
+static int32_t lp_gradient(struct grad *r, const struct node *n, int32_t dy)
+{
+    int64_t p = node_attr_i(n, "p", 2);
+    enum dtype t = grad_type(r, n->in[0]);
+    int32_t y = grad_keep(r, n->out[0]), zero = grad_scalar(r, t, 0);
+    if (p == 1)
+        return dy;
+    int32_t power = p == 2 ? y : grad_op2(r, "Pow", y, grad_scalar(r, t, (double)p - 1));
+    return grad_op3(r, "Where", grad_op2(r, "Equal", y, zero), zero, grad_op2(r, "Div", dy, power));
+}
+
+static void lp_pool(struct grad *r, const struct node *n, const int32_t *dy, int32_t *dx)
+{
+    const struct attr *k = node_attr_ints(n, "kernel_shape");
+    double size = 1;
+    for (size_t i = 0; k && i < k->n; i++)
+        size *= (double)k->ints[i];
+    if (node_attr_i(n, "ceil_mode", 0)) { /* its last windows have fewer elements */
+        grad_fail(r, YK_UNSUPPORTED, "ceil_mode");
+        return;
+    }
+    int32_t g = grad_op2(r, "ai.yoke.AveragePoolGrad", lp_gradient(r, n, dy[0]), grad_shape(r, n->in[0]));
+    grad_attr_copy(r, n);
+    grad_attr_i(r, "count_include_pad", 1);
+    dx[0] = lp_part(r, n, grad_op2(r, "Mul", g, grad_scalar(r, grad_type(r, n->in[0]), size)));
+}
+
+static void global_lp_pool(struct grad *r, const struct node *n, const int32_t *dy, int32_t *dx)
+{
+    dx[0] = lp_part(r, n, lp_gradient(r, n, dy[0]));
+}
+
 static void lrn(struct grad *r, const struct node *n, const int32_t *dy, int32_t *dx)
 {
     dx[0] = grad_op2(r, "ai.yoke.LRNGrad", dy[0], grad_in(r, n, 0));
@@ -118,6 +184,9 @@ static const struct grad_rule rows[] = {
     {"InstanceNormalization", "", 7u, 1u, layernorm},
     {"LpNormalization", "", 1u, 1u, lp_normalization},
     {"LRN", "", 1u, 1u, lrn},
+    {"MeanVarianceNormalization", "", 1u, 1u, mvn},
+    {"LpPool", "", 1u, 1u, lp_pool},
+    {"GlobalLpPool", "", 1u, 1u, global_lp_pool},
     {"MaxPool", "", 1u, 1u, max_pool},
     {"AveragePool", "", 1u, 1u, average_pool},
 };

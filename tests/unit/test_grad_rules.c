@@ -38,27 +38,18 @@ static void fill(struct grad_run *r, int32_t v, struct yk_rng *rng, bool small)
 /* Elements of a parameter whose gradient is checked. */
 #define SAMPLES 24
 
-static bool check_case(const struct grad_case *t, bool dynamic, uint64_t seed, bool bn_frozen)
+/* Gradients of a training graph of g against differences; how names it in messages. */
+static bool check_graph(
+    const struct graph *g, const struct grad_options *o, int64_t batch, uint64_t seed, bool all, const char *how)
 {
     struct yk_diag why = {""};
-    struct grad_options o;
     struct grad_info info;
     struct graph *train;
     struct grad_run r = {0};
     struct yk_rng rng;
-    int64_t batch;
-    struct graph *g = grad_case_graph(t, dynamic, seed, &batch);
-    if (!g)
-        return true;
-    grad_options_init(&o);
-    o.loss = GRAD_MSE;
-    o.bn_frozen = bn_frozen;
-    yk_err err = graph_sort(g, &why);
-    if (!err)
-        err = grad_build(g, &o, &train, &info, &why);
+    yk_err err = grad_build(g, o, &train, &info, &why);
     if (err) {
-        print_error("%s: %s\n", t->op, why.text);
-        graph_close(g);
+        print_error("%s: %s\n", how, why.text);
         return false;
     }
     bool ok = true;
@@ -79,7 +70,7 @@ static bool check_case(const struct grad_case *t, bool dynamic, uint64_t seed, b
         err = grad_run_nodes(&r, train->n_nodes, seed);
     }
     if (err) {
-        print_error("%s: %s\n", t->op, r.why.text);
+        print_error("%s: %s\n", how, r.why.text);
         ok = false;
     }
     int checked = 0;
@@ -88,8 +79,8 @@ static bool check_case(const struct grad_case *t, bool dynamic, uint64_t seed, b
         double *w = (double *)(uintptr_t)train->values[param->value].data, g_max = 0;
         int64_t n = shape_count(&train->values[param->value].shape);
         double *sum = yk_xalloc((size_t)n * sizeof *sum);
-        if (!param->trainable) {
-            print_error("%s: '%s' is not trained\n", t->op, param->name);
+        if (all && !param->trainable) {
+            print_error("%s: '%s' is not trained\n", how, param->name);
             ok = false;
         }
         for (int32_t u = 0; u < param->n_uses; u++)
@@ -99,30 +90,52 @@ static bool check_case(const struct grad_case *t, bool dynamic, uint64_t seed, b
             g_max = YK_MAX(g_max, fabs(sum[i]));
         for (int s = 0; s < SAMPLES && s < n && ok; s++) {
             int64_t i = n <= SAMPLES ? s : (int64_t)yk_rng_below(&rng, (uint64_t)n);
-            double keep = w[i], h = 1e-5, loss[2];
-            for (int side = 0; side < 2; side++) {
-                w[i] = side ? keep + h : keep - h;
-                assert_int_equal(grad_run_nodes(&r, info.first_backward, seed), YK_OK);
-                loss[side] = grad_run_number(&r, train->outputs[info.loss_output], 0);
+            double keep = w[i], slope = 0;
+            bool near = false;
+            for (double h = 1e-5; h > 5e-8 && !near; h /= 10) { /* smaller steps where the curve is sharp */
+                double loss[2];
+                for (int side = 0; side < 2; side++) {
+                    w[i] = side ? keep + h : keep - h;
+                    assert_int_equal(grad_run_nodes(&r, info.first_backward, seed), YK_OK);
+                    loss[side] = grad_run_number(&r, train->outputs[info.loss_output], 0);
+                }
+                slope = (loss[1] - loss[0]) / (2 * h);
+                near = fabs(slope - sum[i]) <= 1e-7 * (g_max + fabs(slope)) + 2e-14 / h * YK_MAX(1, fabs(loss[0]));
             }
             w[i] = keep;
-            double slope = (loss[1] - loss[0]) / (2 * h);
             checked++;
-            if (!(fabs(slope - sum[i]) <= 1e-7 * (g_max + fabs(slope)) + 2e-9)) {
-                print_error("%s [%s] seed %llu%s: d/d%s[%lld] is %.12g, differences give %.12g\n", t->op,
-                    t->attrs ? t->attrs : "", (unsigned long long)seed, dynamic ? " dynamic" : "", param->name,
-                    (long long)i, sum[i], slope);
+            if (!near) {
+                print_error("%s: d/d%s[%lld] is %.12g, differences give %.12g\n", how, param->name, (long long)i,
+                    sum[i], slope);
                 ok = false;
             }
         }
         free(sum);
     }
     if (ok && checked == 0) {
-        print_error("%s: no parameter\n", t->op);
+        print_error("%s: no parameter\n", how);
         ok = false;
     }
     grad_run_close(&r);
     graph_close(train);
+    return ok;
+}
+
+static bool check_case(const struct grad_case *t, bool dynamic, uint64_t seed, bool bn_frozen)
+{
+    struct grad_options o;
+    char how[256];
+    int64_t batch;
+    struct graph *g = grad_case_graph(t, dynamic, seed, &batch);
+    if (!g)
+        return true;
+    grad_options_init(&o);
+    o.loss = GRAD_MSE;
+    o.bn_frozen = bn_frozen;
+    snprintf(how, sizeof how, "%s [%.150s] seed %llu%s", t->op, t->attrs ? t->attrs : "", (unsigned long long)seed,
+        dynamic ? " dynamic" : "");
+    assert_int_equal(graph_sort(g, NULL), YK_OK);
+    bool ok = check_graph(g, &o, batch, seed, true, how);
     graph_close(g);
     return ok;
 }
@@ -206,6 +219,14 @@ static void test_norm(void **state)
         {.op = "AveragePool",
             .in = {"p:2,2,5,4"},
             .attrs = "kernel_shape=ints:3,2 strides=ints:2,2 pads=ints:1,0,1,0 ceil_mode=i:1"},
+        {.op = "MeanVarianceNormalization", .in = {"p:2,3,4,2"}},
+        {.op = "MeanVarianceNormalization", .in = {"p:2,3,4"}, .attrs = "axes=ints:1,2"},
+        {.op = "LpPool", .in = {"p:2,2,5,4"}, .attrs = "kernel_shape=ints:2,3 pads=ints:0,1,1,1 p=i:1"},
+        {.op = "LpPool", .in = {"p:2,2,5,4"}, .attrs = "kernel_shape=ints:2,3 strides=ints:2,1 p=i:2"},
+        {.op = "LpPool", .in = {"p:2,2,7"}, .attrs = "kernel_shape=ints:3 p=i:3"},
+        {.op = "GlobalLpPool", .in = {"p:2,3,4,2"}, .attrs = "p=i:1"},
+        {.op = "GlobalLpPool", .in = {"p:2,3,4,2"}},
+        {.op = "GlobalLpPool", .in = {"p:2,3,4"}, .attrs = "p=i:3"},
         {.op = "GlobalAveragePool", .in = {"p:2,3,4,2"}},
         {.op = "GlobalMaxPool", .in = {"~:2,3,4,2"}},
     };
@@ -390,6 +411,94 @@ static void test_moves(void **state)
     check_cases(cases, YK_COUNT(cases));
 }
 
+/* ---- graphs of many nodes: values and parameters with several uses ---- */
+
+static struct graph *random_graph(uint64_t seed)
+{
+    static const char *const unary[] = {"Tanh", "Sigmoid", "ai.yoke.Silu", "Softplus", "Softmax", "Identity", "Neg"};
+    static const char *const binary[] = {"Add", "Sub", "Mul", "Mul", "Max"};
+    static const char *const sizes[] = {"p:4,4", "p:4,4", "p:8,4", "p:4", "p:4", "p:1,4"};
+    struct graph *g = fx_open();
+    struct yk_rng r;
+    int32_t w[YK_COUNT(sizes)], v[40];
+    int n = 0;
+    char name[16];
+    yk_rng_seed(&r, seed);
+    graph_sym(g, "N");
+    int32_t axes = fx_ints(g, "axes", INTS(1));
+    v[n++] = fx_input(g, "x", DT_F64, INTS(-1, 4));
+    for (size_t i = 0; i < YK_COUNT(sizes); i++) {
+        snprintf(name, sizeof name, "w%zu", i);
+        w[i] = grad_weight(g, name, sizes[i], &r);
+    }
+    while (n < 24) {
+        int32_t a = v[yk_rng_below(&r, (uint64_t)n)], b = v[n - 1];
+        char mid[16];
+        snprintf(name, sizeof name, "v%d", n);
+        snprintf(mid, sizeof mid, "m%d", n);
+        switch (yk_rng_below(&r, 8)) {
+        case 0:
+            v[n++] = fx_node(g, "MatMul", name, IDS(b, w[yk_rng_below(&r, 2)]));
+            break;
+        case 1:
+            v[n++] = fx_node(g, "Add", name, IDS(b, w[3 + yk_rng_below(&r, 3)]));
+            break;
+        case 2:
+            v[n++] = fx_node(g, "LayerNormalization", name, IDS(b, w[3], w[4]));
+            break;
+        case 3:
+            a = fx_node(g, "Concat", mid, IDS(a, b));
+            graph_set_attr_i(g, fx_last(g), "axis", 1);
+            v[n++] = fx_node(g, "MatMul", name, IDS(a, w[2]));
+            break;
+        case 4:
+            a = fx_node(g, "ReduceSum", mid, IDS(a, axes));
+            v[n++] = fx_node(g, "Mul", name, IDS(b, a));
+            break;
+        case 5:
+            v[n++] = fx_node(g, binary[yk_rng_below(&r, YK_COUNT(binary))], name, IDS(a, b));
+            break;
+        default:
+            v[n++] = fx_node(g, unary[yk_rng_below(&r, YK_COUNT(unary))], name, IDS(b));
+            break;
+        }
+        if (n % 8 == 0) { /* so that nothing grows without bound */
+            snprintf(name, sizeof name, "t%d", n);
+            v[n - 1] = fx_node(g, "Tanh", name, IDS(v[n - 1]));
+        }
+    }
+    fx_output(g, fx_node(g, "Tanh", "y", IDS(v[n - 1])));
+    return g;
+}
+
+static void test_random_graphs(void **state)
+{
+    const char *full = getenv("YOKE_FULL");
+    int failed = 0, rounds = full && *full == '1' ? 1000 : 60;
+    (void)state;
+    for (int i = 0; i < rounds; i++) {
+        char how[64];
+        struct grad_options o;
+        struct graph *g = random_graph((uint64_t)i);
+        assert_int_equal(graph_sort(g, NULL), YK_OK);
+        grad_options_init(&o);
+        o.loss = GRAD_MSE;
+        for (int again = 0; again < 2; again++) {
+            o.recompute = again;
+            snprintf(how, sizeof how, "graph %d%s", i, again ? ", recompute" : "");
+            struct grad_info info;
+            struct graph *train;
+            struct yk_diag why = {""};
+            if (grad_build(g, &o, &train, &info, &why) == YK_INVAL && strstr(why.text, "no parameters"))
+                continue;
+            graph_close(train);
+            failed += !check_graph(g, &o, 3, (uint64_t)i, false, how);
+        }
+        graph_close(g);
+    }
+    assert_int_equal(failed, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -399,6 +508,7 @@ int main(void)
         cmocka_unit_test(test_math),
         cmocka_unit_test(test_reductions),
         cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_random_graphs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
