@@ -32,8 +32,9 @@ bool pass_const_f32(const struct graph *g, int32_t value, float *out);
  * What is equal in all of them is taken as true for every size: sizes are distinct per dimension and assignment, with
  * ones, small primes, multiples of 32 and large ones among them. One assignment if there are no named dimensions. */
 #define PASS_PROBES 10
-#define PASS_PROBES_SMALL 3 /* the last: sizes below 10, where too few others fit (a model with a limit on a length) \
-                             */
+#define PASS_PROBES_SMALL                                                                      \
+    3 /* the last: sizes below 10, where too few others fit (a model with a limit on a length) \
+       */
 struct pass_probes {
     int n; /* 0: shapes cannot be known (undeclared inputs), or too few assignments to tell */
     struct shapes at[PASS_PROBES];
