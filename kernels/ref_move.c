@@ -61,6 +61,78 @@ static void strided_piece(void *arg, int64_t begin, int64_t end)
     }
 }
 
+/* Where the elements of a run lie apart and those of another axis lie together, both are walked in squares, so that
+ * every line of cache is read once. */
+#define SQUARE 16
+
+struct turned {
+    const struct strided *s;
+    int axis;         /* whose elements lie together in the input */
+    int64_t out_step; /* of that axis in the output */
+    int64_t squares;  /* of that axis */
+};
+
+static void turned_piece(void *arg, int64_t begin, int64_t end)
+{
+    const struct turned *t = arg;
+    const struct strided *s = t->s;
+    int64_t n = s->dims[s->rank - 1], step = s->step[s->rank - 1], out_at[YK_MAX_RANK], at_out = n;
+    for (int d = s->rank - 2; d >= 0; d--) {
+        out_at[d] = at_out;
+        at_out *= s->dims[d];
+    }
+    for (int64_t piece = begin; piece < end; piece++) {
+        int64_t first = piece % t->squares * SQUARE, left = piece / t->squares, in = s->base + first, out = 0;
+        int64_t rows = YK_MIN(s->dims[t->axis] - first, SQUARE);
+        for (int d = s->rank - 2; d >= 0; d--) {
+            if (d == t->axis)
+                continue;
+            in += left % s->dims[d] * s->step[d];
+            out += left % s->dims[d] * out_at[d];
+            left /= s->dims[d];
+        }
+        out += first * t->out_step;
+#define TURN(T)                                                 \
+    for (int64_t j = 0; j < n; j += SQUARE)                     \
+        for (int64_t i = 0; i < rows; i++)                      \
+            for (int64_t k = j; k < YK_MIN(j + SQUARE, n); k++) \
+    ((T *)(void *)s->out)[out + i * t->out_step + k] = ((const T *)(const void *)s->in)[in + i + k * step]
+        switch (s->size) {
+        case 1:
+            TURN(uint8_t);
+            break;
+        case 2:
+            TURN(uint16_t);
+            break;
+        case 4:
+            TURN(uint32_t);
+            break;
+        default:
+            TURN(uint64_t);
+            break;
+        }
+#undef TURN
+    }
+}
+
+static bool turned_copy(struct host_call *c, const struct strided *s)
+{
+    struct turned t = {.s = s, .axis = -1, .out_step = 1};
+    int64_t others = 1;
+    for (int d = 0; d < s->rank - 1; d++)
+        if (s->step[d] == 1 && s->dims[d] >= SQUARE)
+            t.axis = d;
+    if (t.axis < 0 || s->step[s->rank - 1] == 1 || s->dims[s->rank - 1] < SQUARE)
+        return false;
+    for (int d = 0; d < s->rank - 1; d++)
+        others *= d == t.axis ? 1 : s->dims[d];
+    for (int d = t.axis + 1; d < s->rank; d++)
+        t.out_step *= s->dims[d];
+    t.squares = (s->dims[t.axis] + SQUARE - 1) / SQUARE;
+    host_split(c, others * t.squares, SQUARE * s->dims[s->rank - 1], turned_piece, &t);
+    return true;
+}
+
 /* Merges axes that lie behind each other, then copies. */
 static void strided_copy(struct host_call *c, struct strided *s)
 {
@@ -81,6 +153,8 @@ static void strided_copy(struct host_call *c, struct strided *s)
         r = 1;
     }
     s->rank = r;
+    if (turned_copy(c, s))
+        return;
     int64_t runs = 1;
     for (int d = 0; d < r - 1; d++)
         runs *= s->dims[d];

@@ -118,6 +118,36 @@ static void test_order(void **state)
     }
 }
 
+/* Cut anywhere: nothing in front of the cut waits for what is behind it, forward or backward. */
+static void test_stages(void **state)
+{
+    static const char *const nets[] = {"cnn", "residual", "vit", "language", "sequence", "recycled"};
+    (void)state;
+    for (size_t k = 0; k < YK_COUNT(nets); k++)
+        for (int again = 0; again < 2; again++) {
+            struct grad_options o;
+            struct grad_info info;
+            grad_options_init(&o);
+            o.recompute = again;
+            struct graph *g = open_net(nets[k]), *train = build(g, &o, &info);
+            int32_t *stage = yk_xalloc((size_t)train->n_nodes * sizeof *stage);
+            for (int32_t cut = 0; cut < g->n_nodes; cut++) {
+                for (int32_t i = 0; i < train->n_nodes; i++)
+                    stage[i] = info.of[i] > cut ? 1 : i < info.first_loss ? 0 : 2;
+                for (int32_t i = 0; i < train->n_nodes; i++)
+                    for (int32_t j = 0; j < train->nodes[i].n_in; j++) {
+                        int32_t v = train->nodes[i].in[j], made = v < 0 ? -1 : train->values[v].producer;
+                        if (made >= 0 && stage[made] > stage[i])
+                            fail_msg("%s cut after %d: node %d '%s' waits for node %d '%s'", nets[k], cut, i,
+                                train->nodes[i].name, made, train->nodes[made].name);
+                    }
+            }
+            free(stage);
+            graph_close(train);
+            graph_close(g);
+        }
+}
+
 static const struct grad_param *param_of(const struct grad_info *info, const char *name)
 {
     for (int32_t i = 0; i < info->n_params; i++)
@@ -599,6 +629,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order),
+        cmocka_unit_test(test_stages),
         cmocka_unit_test(test_frozen),
         cmocka_unit_test(test_shared),
         cmocka_unit_test(test_passes),
