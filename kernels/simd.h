@@ -28,7 +28,7 @@ static inline float simd_fold(const float *lane)
     return a[0];
 }
 
-extern const struct host_rows simd_math, simd_norm, simd_conv, simd_resize;
+extern const struct host_rows simd_math, simd_norm, simd_conv, simd_resize, simd_move;
 
 /* Claims nodes all of whose inputs that are there are f32. */
 bool simd_claim_f32(const struct op_ctx *c);

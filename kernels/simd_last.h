@@ -64,7 +64,7 @@ float *simd_last_dense(struct host_call *c, int i, char **rest);
 void simd_last_dense_end(struct host_call *c, int i, const float *made);
 
 extern const struct host_rows simd_grad_input, simd_grad_weight, simd_grad_winograd;
-extern const struct host_rows simd_attention, simd_direct, simd_group, simd_narrow, simd_preact, simd_products,
-    simd_winograd;
+extern const struct host_rows simd_attention, simd_deconv, simd_direct, simd_group, simd_narrow, simd_preact,
+    simd_products, simd_winograd;
 
 #endif

@@ -1,5 +1,5 @@
 /* Resize of f32 images in modes nearest and linear, where only the last two axes change: every row of the output is
- * made of one or two rows of the input, blended first and then sampled. */
+ * made of one or two rows of the input, blended first and then sampled. Images may be stored channels last. */
 #include <string.h>
 
 #include "kernels/ref.h"
@@ -19,9 +19,11 @@ struct resize_job {
     float *blend; /* a row of the input for each output row of a round */
     int64_t first;
     bool linear, same; /* same: columns are copied */
+    int64_t channels;  /* of a pixel, stored channels last; 1 otherwise */
 };
 
-#define ROUND 256 /* rows at a time */
+#define ROUND 256     /* rows at a time */
+#define ROUND_LAST 32 /* the same, channels last */
 
 SIMD_CLONES static void blend_rows(
     float *restrict y, const float *restrict a, const float *restrict b, float share, int64_t n)
@@ -43,23 +45,41 @@ static void sample_row(float *restrict y, const float *restrict x, const struct 
             y[i] = x[at[i].from];
 }
 
+/* Pixels of some channels: the same operations for each. */
+SIMD_CLONES static void sample_pixels(
+    float *restrict y, const float *restrict x, const struct place *at, bool linear, int64_t n, int64_t channels)
+{
+    for (int64_t i = 0; i < n; i++, y += channels) {
+        const float *v = x + at[i].from * channels, *w = x + at[i].to * channels;
+        float s = at[i].share;
+        if (linear && s > 0)
+            for (int64_t k = 0; k < channels; k++)
+                y[k] = (1 - s) * v[k] + s * w[k];
+        else
+            memcpy(y, v, (size_t)channels * sizeof(float));
+    }
+}
+
 static void resize_piece(void *arg, int64_t begin, int64_t end)
 {
     const struct resize_job *j = arg;
     for (int64_t i = begin; i < end; i++) {
         int64_t r = j->first + i, plane = r / j->out_h;
         const struct place *row = &j->rows[r % j->out_h];
-        const float *x = (const float *)j->c->in[0].data + plane * j->in_h * j->in_w, *from = x + row->from * j->in_w;
-        float *y = (float *)j->c->out[0].data + r * j->out_w;
+        int64_t wide = j->in_w * j->channels;
+        const float *x = (const float *)j->c->in[0].data + plane * j->in_h * wide, *from = x + row->from * wide;
+        float *y = (float *)j->c->out[0].data + r * j->out_w * j->channels;
         if (row->share > 0) {
-            float *mixed = j->same ? y : j->blend + i * j->in_w;
-            blend_rows(mixed, from, x + row->to * j->in_w, row->share, j->in_w);
+            float *mixed = j->same ? y : j->blend + i * wide;
+            blend_rows(mixed, from, x + row->to * wide, row->share, wide);
             from = mixed;
         }
-        if (!j->same)
+        if (j->same && from != y)
+            memcpy(y, from, (size_t)(j->out_w * j->channels) * sizeof(float));
+        else if (!j->same && j->channels > 1)
+            sample_pixels(y, from, j->cols, j->linear, j->out_w, j->channels);
+        else if (!j->same)
             sample_row(y, from, j->cols, j->linear, j->out_w);
-        else if (from != y)
-            memcpy(y, from, (size_t)j->out_w * sizeof(float));
     }
 }
 
@@ -80,12 +100,31 @@ static bool claim_resize(const struct op_ctx *c)
     return true;
 }
 
+/* Scales that are known to leave the axes in front as they are. */
+static bool claim_last(const struct op_ctx *c)
+{
+    if (!claim_resize(c))
+        return false;
+    if (c->n_in < 3 || !c->in[2] || shape_count(c->in[2]) == 0) /* sizes are given */
+        return true;
+    for (int d = 0; d < c->in[0]->rank - 2; d++) {
+        float scale;
+        if (!c->data[2] || c->in[2]->dtype != DT_F32)
+            return false;
+        memcpy(&scale, (const char *)c->data[2] + (size_t)d * sizeof scale, sizeof scale);
+        if (scale != 1)
+            return false;
+    }
+    return true;
+}
+
 static void sizes_resize(const struct op_ctx *c, struct backend_form *f)
 {
     const struct shape *x = c->in[0], *y = &c->out[0];
     ref_kernel(c->node)->sizes(c, f);
     int64_t places = y->dims[y->rank - 2] + y->dims[y->rank - 1];
-    int64_t own = places * (int64_t)sizeof(struct place) + ROUND * x->dims[x->rank - 1] * (int64_t)sizeof(float);
+    int64_t lines = x->rank == 4 ? YK_MAX(ROUND, ROUND_LAST * x->dims[1]) : ROUND;
+    int64_t own = places * (int64_t)sizeof(struct place) + lines * x->dims[x->rank - 1] * (int64_t)sizeof(float);
     f->workspace_bytes = YK_MAX(f->workspace_bytes, own);
 }
 
@@ -110,6 +149,8 @@ static yk_err run_resize(struct host_call *c)
     /* A scale beside 1 may keep the size of an axis and still move its elements. */
     for (int d = 0; d < h; d++) {
         struct resize_axis axis = resize_axis_of(c, d);
+        if (!op_resize_is_copy(&a, &axis) && ((c->last_in | c->last_out) & 1))
+            return yk_fail(c->why, YK_INTERNAL, "a Resize of channels that are stored last");
         if (!op_resize_is_copy(&a, &axis))
             return ref_kernel(c->node)->run(c);
     }
@@ -123,18 +164,20 @@ static yk_err run_resize(struct host_call *c)
     j.same = op_resize_is_copy(&a, &cols);
     make_places(&a, &rows, places);
     make_places(&a, &cols, places + j.out_h);
-    int64_t count = j.out_w ? tensor_count(&c->out[0]) / j.out_w : 0;
-    for (j.first = 0; j.first < count; j.first += ROUND)
-        host_split(c, YK_MIN(ROUND, count - j.first), j.in_w / 4 + j.out_w + 1, resize_piece, &j);
+    bool last = ((c->last_in | c->last_out) & 1) != 0;
+    j.channels = last ? x->dims[1] : 1;
+    int64_t wide = j.out_w * j.channels, round = last ? ROUND_LAST : ROUND;
+    int64_t count = wide ? tensor_count(&c->out[0]) / wide : 0;
+    int64_t cost = last ? (j.in_w + j.out_w) * j.channels / 4 + 1 : j.in_w / 4 + j.out_w + 1;
+    for (j.first = 0; j.first < count; j.first += round)
+        host_split(c, YK_MIN(round, count - j.first), cost, resize_piece, &j);
     return YK_OK;
 }
 
-static const struct host_kernel rows[] = {
-    {.domain = "",
-        .op = "Resize",
-        .kind = "resize.rows",
-        .claim = claim_resize,
-        .sizes = sizes_resize,
-        .run = run_resize},
-};
+#define ROW(claims, how)                                                                             \
+    {                                                                                                \
+        .domain = "", .op = "Resize", .kind = "resize.rows", .claim = claims, .sizes = sizes_resize, \
+        .run = run_resize, .layout = how                                                             \
+    }
+static const struct host_kernel rows[] = {ROW(claim_last, HOST_SAME), ROW(claim_resize, HOST_DENSE)};
 const struct host_rows simd_resize = {rows, (int)YK_COUNT(rows)};

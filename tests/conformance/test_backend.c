@@ -164,6 +164,22 @@ static void gen_preact(struct gen *c)
     activation(c);
 }
 
+/* Transposed convolutions whose taps do not meet. */
+static void gen_deconv_apart(struct gen *c)
+{
+    int spatial = (int)pick(c, 1, 2);
+    int64_t ic = odd(c), oc = pick(c, 0, 2) ? odd(c) : pick(c, 1, 4), x[4] = {-1, ic}, w[4] = {ic, oc}, stride[2];
+    for (int i = 0; i < spatial; i++) {
+        x[2 + i] = pick(c, 1, 33);
+        w[2 + i] = stride[i] = pick(c, 1, 3);
+    }
+    int32_t in[3] = {graphs_input(c->g, "x", DT_F32, spatial + 2, x),
+        graphs_weight(c->g, "w", DT_F32, spatial + 2, w, &c->r),
+        pick(c, 0, 1) ? graphs_weight(c->g, "b", DT_F32, 1, &oc, &c->r) : YK_ABSENT};
+    finish(c, "", "ConvTranspose", in, 3);
+    graph_set_attr_ints(c->g, c->node, "strides", stride, (size_t)spatial);
+}
+
 /* So that tiles make their own activations. */
 static void gen_preact_large(struct gen *c)
 {
@@ -594,6 +610,7 @@ static const struct recipe {
     {"GRU, LSTM, large", gen_rnn_large, NMSE, 2},
     {"PreactConv", gen_preact, NMSE, 3 * CASES},
     {"PreactConv, large", gen_preact_large, NMSE, 2},
+    {"ConvTranspose, apart", gen_deconv_apart, NMSE, 2 * CASES},
     {"attention", gen_attention, NMSE, 2 * CASES},
     {"attention, large", gen_attention_large, NMSE, 3},
 };

@@ -61,6 +61,52 @@ static int32_t pool(struct net *n, const char *name, int32_t x, int64_t k, int64
     return y;
 }
 
+/* Twice as wide and high; then the channels are turned to the end and back, as some exporters do. */
+static int32_t larger(struct net *n, int32_t v, int64_t ch, int which)
+{
+    int64_t w[4] = {ch, ch, 2, 2}, four[1] = {4}, two[2] = {2, 2};
+    int32_t in[3] = {v, YK_ABSENT, YK_ABSENT}, y;
+    char name[32];
+    snprintf(name, sizeof(name), "up%d", which);
+    if (which == 2) {
+        in[1] = graphs_weight(n->g, name, DT_F32, 4, w, &n->r);
+        y = op(n, "ConvTranspose", in, 2);
+        graph_set_attr_ints(n->g, &n->g->nodes[n->g->n_nodes - 1], "strides", two, 2);
+    } else {
+        in[2] = graphs_weight(n->g, name, DT_F32, 1, four, &n->r);
+        for (int i = 0; i < 4; i++)
+            ((float *)(uintptr_t)n->g->values[in[2]].data)[i] = i < 2 ? 1 : 2;
+        y = op(n, "Resize", in, 3);
+        graph_set_attr_s(n->g, &n->g->nodes[n->g->n_nodes - 1], "mode", which ? "linear" : "nearest");
+    }
+    y = op(n, "Transpose", &y, 1);
+    graph_set_attr_ints(n->g, &n->g->nodes[n->g->n_nodes - 1], "perm", (const int64_t[]){0, 2, 3, 1}, 4);
+    y = op(n, "Relu", &y, 1);
+    y = op(n, "Transpose", &y, 1);
+    graph_set_attr_ints(n->g, &n->g->nodes[n->g->n_nodes - 1], "perm", (const int64_t[]){0, 3, 1, 2}, 4);
+    return y;
+}
+
+/* Concat along an axis, then the same pieces in another order. */
+static int32_t side_by_side(struct net *n, int32_t a, int32_t b, int64_t axis)
+{
+    int32_t in[2] = {a, b}, v = op(n, "Concat", in, 2);
+    graph_set_attr_i(n->g, &n->g->nodes[n->g->n_nodes - 1], "axis", axis);
+    int32_t parts[2] = {op(n, "Split", &v, 1), graph_add_value(n->g, axis == 1 ? "p" : "q", VALUE_NODE, DT_F32)};
+    struct node *split = &n->g->nodes[n->g->n_nodes - 1];
+    int32_t *out = yk_arena_alloc(n->g->arena, 2, sizeof(*out));
+    memcpy(out, parts, sizeof(parts));
+    split->out = out;
+    split->n_out = 2;
+    n->g->values[parts[1]].producer = n->g->n_nodes - 1;
+    graph_set_attr_i(n->g, split, "axis", axis);
+    in[0] = parts[1];
+    in[1] = parts[0];
+    v = op(n, "Concat", in, 2);
+    graph_set_attr_i(n->g, &n->g->nodes[n->g->n_nodes - 1], "axis", axis);
+    return v;
+}
+
 /* Every kernel that knows both layouts, and some that do not, between them. */
 static void build(struct net *n)
 {
@@ -92,6 +138,19 @@ static void build(struct net *n)
     v = op(n, "Sub", in, 2);
     v = conv(n, v, 20, 20, 20, 3, 1);
     v = pool(n, "AveragePool", v, 2, 1);
+    for (int i = 0; i < 3; i++)
+        v = pool(n, "MaxPool", larger(n, v, 20, i), 2, 2);
+    in[0] = side_by_side(n, v, conv(n, v, 20, 20, 1, 1, 1), 1);
+    v = conv(n, in[0], 40, 10, 1, 1, 1);
+    v = side_by_side(n, v, conv(n, v, 10, 10, 1, 3, 1), 3);
+    v = conv(n, v, 10, 20, 1, 1, 2);
+    int32_t pre[6] = {v, 0, 0, 0, 0, conv(n, v, 20, 7, 1, 1, 1)};
+    int64_t w[4] = {20, 27, 1, 1};
+    pre[1] = graphs_weight(n->g, "pre1", DT_F32, 4, w, &n->r);
+    pre[2] = graphs_weight(n->g, "pre2", DT_F32, 1, w, &n->r);
+    pre[3] = graphs_weight(n->g, "pre3", DT_F32, 1, w + 1, &n->r);
+    pre[4] = graphs_weight(n->g, "pre4", DT_F32, 1, w + 1, &n->r);
+    v = graphs_node(n->g, "ai.yoke", "PreactConv", "pre", pre, 6);
     v = op(n, "Softmax", &v, 1); /* along the width: dense */
     v = conv(n, v, 20, 33, 1, 1, 1);
     in[0] = v;

@@ -243,6 +243,19 @@ static float *run_preact(const struct simd_isa *isa, int64_t ch, int64_t oc, int
     return run_graph(g, isa, "preact.gemm", count);
 }
 
+static float *run_deconv(const struct simd_isa *isa, int64_t ch, int64_t oc, int64_t k, int64_t *count)
+{
+    struct graph *g = graph_open(0);
+    struct yk_rng r;
+    int64_t x[4] = {2, ch, 9, 21}, w[4] = {ch, oc, k, k}, strides[2] = {k, k};
+    yk_rng_seed(&r, 3);
+    int32_t in[3] = {graphs_input(g, "x", DT_F32, 4, x), graphs_weight(g, "w", DT_F32, 4, w, &r),
+        graphs_weight(g, "b", DT_F32, 1, &oc, &r)};
+    graphs_output(g, graphs_node(g, "", "ConvTranspose", "y", in, 3));
+    graph_set_attr_ints(g, &g->nodes[0], "strides", strides, 2);
+    return run_graph(g, isa, "deconv.gemm", count);
+}
+
 static void forms_of_one_class_have_equal_bits(void **state)
 {
     (void)state;
@@ -256,21 +269,23 @@ static void forms_of_one_class_have_equal_bits(void **state)
         {"conv.narrow", 1, 20, 1, 5, 1}, {"conv.narrow", 4, 33, 1, 7, 2}, {"conv.group", 22, 22, 11, 3, 1},
         {"conv.group", 44, 44, 11, 3, 2}, {"conv.group", 104, 104, 13, 3, 1}, {"conv.group", 24, 24, 3, 3, 2},
         {"conv.group", 48, 48, 3, 3, 1}, {"conv.group", 80, 80, 5, 3, 2}, {"preact.gemm", 61, 37, 1, 3, 1},
-        {"preact.gemm", 301, 64, 1, 33, 1}};
+        {"preact.gemm", 301, 64, 1, 33, 1}, {"deconv.gemm", 37, 24, 1, 2, 2}, {"deconv.gemm", 24, 1, 1, 2, 2}};
     const struct simd_isa *isas[SIMD_ISAS_MAX];
     int n_isas = simd_isas(isas);
     for (size_t i = 0; i < YK_COUNT(cases); i++) {
         int64_t n = 0;
         float *first = NULL;
         for (int s = 0; s < n_isas; s++) {
-            float *y = strcmp(cases[i].kind, "preact.gemm")
-                           ? run_conv(isas[s], cases[i].kind, cases[i].ch, cases[i].oc, cases[i].group, cases[i].k,
-                                 cases[i].stride, &n)
-                           : run_preact(isas[s], cases[i].ch, cases[i].oc, cases[i].k, &n);
+            const char *kind = cases[i].kind;
+            int64_t ch = cases[i].ch, oc = cases[i].oc, k = cases[i].k;
+            float *y = !strcmp(kind, "preact.gemm") ? run_preact(isas[s], ch, oc, k, &n)
+                       : !strcmp(kind, "deconv.gemm")
+                           ? run_deconv(isas[s], ch, oc, k, &n)
+                           : run_conv(isas[s], kind, ch, oc, cases[i].group, k, cases[i].stride, &n);
             double diff = 0, power = 0;
-            for (int64_t k = 0; first && k < n; k++) {
-                diff += ((double)y[k] - (double)first[k]) * ((double)y[k] - (double)first[k]);
-                power += (double)first[k] * (double)first[k];
+            for (int64_t e = 0; first && e < n; e++) {
+                diff += ((double)y[e] - (double)first[e]) * ((double)y[e] - (double)first[e]);
+                power += (double)first[e] * (double)first[e];
             }
             assert_true(diff <= (strncmp(cases[i].kind, "conv.wino", 9) ? 1e-12 : 1e-10) * power);
             if (first && !strcmp(isas[s]->bits, isas[0]->bits))
