@@ -13,22 +13,26 @@
 
 #define PLAN_FILE_LIMIT ((size_t)64 << 20)
 
-static yk_err use_plan(struct local *l, const char *path, struct yk_diag *why)
+yk_err local_use_plan(struct local *l, struct graph *g, const char *path, struct yk_diag *why)
 {
     struct json *doc = NULL;
-    yk_err err = json_load(path, PLAN_FILE_LIMIT, &doc, why);
+    struct yk_buf skeleton = {0};
+    yk_err err = onnx_export_skeleton(g, &skeleton, why); /* its hash is what a plan names */
+    yk_buf_free(&skeleton);
+    if (!err)
+        err = json_load(path, PLAN_FILE_LIMIT, &doc, why);
     if (err)
         return err;
     err = plan_from_json(doc, &l->plan, why);
     json_free(doc);
     if (!err)
-        err = plan_check(l->plan, l->graph, NULL, why);
+        err = plan_check(l->plan, g, NULL, why);
     if (err)
         return yk_wrap(why, err, "%s", path);
     if (!l->plan->forms)
         return YK_OK;
-    l->forms = yk_xalloc(((size_t)l->graph->n_nodes + 1) * sizeof *l->forms);
-    for (int32_t i = 0; i < l->graph->n_nodes; i++)
+    l->forms = yk_xalloc(((size_t)g->n_nodes + 1) * sizeof *l->forms);
+    for (int32_t i = 0; i < g->n_nodes; i++)
         l->forms[i] = l->plan->forms[i];
     return YK_OK;
 }
@@ -57,7 +61,7 @@ yk_err local_open_backends(struct cli *c, struct local *l, struct yk_diag *why)
 
 yk_err local_open(struct cli *c, const char *path, struct local *l, struct yk_diag *why)
 {
-    struct yk_buf problems = {0}, skeleton = {0};
+    struct yk_buf problems = {0};
     *l = (struct local){0};
     yk_err err = onnx_import(path, &l->graph, &problems, why);
     if (err && problems.len)
@@ -67,12 +71,8 @@ yk_err local_open(struct cli *c, const char *path, struct local *l, struct yk_di
         goto out;
     if ((err = passes_infer(l->graph, fold_eval, NULL, why)))
         goto out;
-    if (c->o.plan) {
-        if ((err = onnx_export_skeleton(l->graph, &skeleton, why)))
-            goto out;
-        if ((err = use_plan(l, c->o.plan, why)))
-            goto out;
-    }
+    if (c->o.plan && (err = local_use_plan(l, l->graph, c->o.plan, why)))
+        goto out;
     if ((err = local_open_backends(c, l, why)))
         goto out;
     l->batch_dim = graph_batch_dim(l->graph, &l->fixed_batch);
@@ -80,7 +80,6 @@ yk_err local_open(struct cli *c, const char *path, struct local *l, struct yk_di
     for (int32_t i = 0; i < l->graph->n_syms; i++)
         l->sizes[i] = 1;
 out:
-    yk_buf_free(&skeleton);
     return err;
 }
 

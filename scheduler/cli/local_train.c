@@ -127,7 +127,13 @@ static yk_err read_microbatch(struct local_train *t, struct yk_diag *why)
     const struct cli_opts *o = &t->cli->o;
     int64_t batch = o->batch;
     bool given = o->microbatch_text && strcmp(o->microbatch_text, "auto") != 0;
-    t->microbatch = given ? strtoll(o->microbatch_text, NULL, 10) : t->batch_dim < 0 ? t->env.fixed_batch : batch;
+    if (t->env.plan && given && strtoll(o->microbatch_text, NULL, 10) != t->env.plan->microbatch)
+        return yk_fail(
+            why, YK_INVAL, "--microbatch=%s, the plan has %" PRId64, o->microbatch_text, t->env.plan->microbatch);
+    t->microbatch = t->env.plan        ? t->env.plan->microbatch
+                    : given            ? strtoll(o->microbatch_text, NULL, 10)
+                    : t->batch_dim < 0 ? t->env.fixed_batch
+                                       : batch;
     if (o->accumulate > 1) {
         if (given)
             return yk_fail(why, YK_INVAL, "--accumulate adds up whole batches: leave --microbatch out");

@@ -29,6 +29,8 @@ yk_err local_train_open_model(struct local_train *t, struct yk_diag *why)
             yk_fail(why, YK_UNSUPPORTED, "the model has %d inputs; a data set gives one", (int)t->env.graph->n_inputs);
     if (!err)
         err = grad_build(t->env.graph, &t->options, &t->graph, &t->info, why);
+    if (!err && t->cli->o.plan)
+        err = local_use_plan(&t->env, t->graph, t->cli->o.plan, why);
     if (err)
         return err;
     if (t->info.warning)

@@ -34,6 +34,8 @@ static yk_err hash_config(struct local_train *t, struct yk_diag *why)
         o->clip_norm, t->seed);
     yk_buf_printf(&text, "data %" PRId64 " held %" PRId64 " %s mean %s std %s augment %s\n", s->samples, s->held,
         sample, o->mean ? o->mean : "", o->std ? o->std : "", o->augment ? o->augment : "");
+    for (int32_t i = 0; t->env.forms && i < t->graph->n_nodes; i++)
+        yk_buf_printf(&text, "%s\n", t->env.forms[i]);
     if (text.failed)
         err = yk_fail(why, YK_NOMEM, "no memory");
     hash_init(&h);

@@ -135,8 +135,8 @@ static const struct conf_key keys_local_train[] = {
     KEY("checkpoint", CONF_STR, NULL, "Folder in which the training is kept.", checkpoint, NULL, "DIR"),
     NUMBER("checkpoint-every", NULL, 0, MANY, "Steps between two checkpoints; 0: a minute, and each epoch.",
         checkpoint_every, "N"),
-    KEY("plot", CONF_STR, NULL, "The loss curve as a picture.", plot, NULL, "loss.svg"), KEYS_IMAGE, KEY_MEAN, KEY_STD,
-    KEY_THREADS, KEY_BACKEND};
+    KEY("plot", CONF_STR, NULL, "The loss curve as a picture.", plot, NULL, "loss.svg"), KEY_PLAN, KEYS_IMAGE, KEY_MEAN,
+    KEY_STD, KEY_THREADS, KEY_BACKEND};
 static const struct conf_key keys_local_bench[] = {KEY_INPUTS, KEY_BATCH("1"), KEY_PLAN, KEY_THREADS, KEY_BACKEND,
     NUMBER("repeat", "10", 1, 100000, "Timed runs after two warm-ups.", repeat, "N"),
     KEY("ops", CONF_BOOL, NULL, "Time every node too.", ops, NULL, NULL)};
