@@ -101,6 +101,7 @@ int main(int argc, char **argv)
     }
     fprintf(stderr, "holds %.1f MB\n", (double)trainer_held_bytes(t) / 1e6);
     char line[64];
+    double flush_ms = 0;
     traced = g;
     if (getenv("OPS"))
         trainer_trace(t, on_node, NULL);
@@ -108,8 +109,12 @@ int main(int argc, char **argv)
         memset(forms, 0, sizeof forms);
         for (int k = atoi(line); k > 0; k--) {
             double before = now_ms();
-            if (trainer_run(t, TRAINER_WHOLE, 0, sizes, in, out, 0, &why) ||
-                trainer_flush(t, 0.05, ++step, NULL, &why)) {
+            yk_err err = trainer_run(t, TRAINER_WHOLE, 0, sizes, in, out, 0, &why);
+            double ran = now_ms();
+            if (!err)
+                err = trainer_flush(t, 0.05, ++step, NULL, &why);
+            flush_ms = now_ms() - ran;
+            if (err) {
                 fprintf(stderr, "%s: %s\n", argv[1], why.text);
                 return 1;
             }
@@ -120,6 +125,8 @@ int main(int argc, char **argv)
         }
         fflush(stdout);
     }
+    if (getenv("OPS"))
+        fprintf(stderr, "%9.2f ms      1  flush\n", flush_ms);
     qsort(forms, YK_COUNT(forms), sizeof *forms, by_ms);
     for (size_t i = 0; i < YK_COUNT(forms) && forms[i].runs; i++)
         fprintf(stderr, "%9.2f ms %6lld  %s\n", forms[i].ms, (long long)forms[i].runs, forms[i].name);
