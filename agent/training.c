@@ -191,17 +191,21 @@ static yk_err weight_data(void *arg, int32_t v, const void **data, struct yk_dia
     return YK_OK;
 }
 
-/* A weight whose uses are in several places would need its gradients brought together. */
+/* A weight that is read or whose gradients are made in several places would need them brought together. */
 static yk_err check_shared(const struct train_unit *u, const uint8_t *in_stage, struct yk_diag *why)
 {
     const struct grad_info *info = &u->p->training->info;
     const struct graph *g = u->p->graph;
     for (int32_t i = 0; i < info->n_params; i++) {
         const struct grad_param *param = &info->params[i];
+        struct search s = {param->value, false};
         int32_t here = 0;
+        for (int32_t n = 0; n < g->n_nodes && !s.found; n++)
+            if (in_stage[n])
+                node_each_use(&g->nodes[n], look, &s);
         for (int32_t k = 0; k < param->n_uses; k++)
             here += in_stage[g->values[g->outputs[param->uses[k]]].producer];
-        if (here && here < param->n_uses)
+        if ((here || s.found) && here < param->n_uses)
             return yk_fail(why, YK_UNSUPPORTED, "'%.80s' is used in several stages: keep its uses in one", param->name);
     }
     return YK_OK;

@@ -455,6 +455,8 @@ void plan_to_json(const struct plan *p, struct json_out *o)
         put_i64(o, "batch", p->batch);
     put_str(o, "solver", p->solver);
     put_f64(o, "solver_ms", p->solver_ms);
+    if (p->forward_nodes > 0)
+        put_i64(o, "forward_nodes", p->forward_nodes);
     put_open(o, "alternatives", '[');
     for (int32_t i = 0; i < p->n_alternatives; i++) {
         json_open(o, '{');

@@ -50,6 +50,7 @@ struct plan {
     int32_t n_cuts;
     char *source, *objective; /* NULL: the plan does not say */
     int64_t batch;            /* samples of a step; 0: the plan does not say */
+    int32_t forward_nodes;    /* derived, of a training: nodes before the loss. A plan may name only these */
     /* derived */
     char *job, *solver, *explanation;
     double step_ms, cost_ms, bound_ms, gap, solver_ms;

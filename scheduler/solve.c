@@ -651,10 +651,20 @@ yk_err solve_plan(const struct solve_request *req, const struct view *view, stru
         return yk_fail(why, YK_INFEASIBLE, "the fleet has no agents");
     if (req->source >= view->n_agents)
         return yk_fail(why, YK_INVAL, "the source is not an agent of the fleet");
+    struct solve_request completed = *req;
+    struct plan *forced = NULL;
+    if (req->forced && req->training) {
+        completed.forced = forced = plan_copy(req->forced);
+        solve_train_complete(req->training, req->graph->n_nodes, forced);
+        req = &completed;
+    }
     yk_err err = req->forced                        ? solve_forced(req, view, out, why)
                  : view->n_agents > SOLVE_DP_AGENTS ? solve_large(solvers[0], req, view, out, why)
                                                     : solvers[0]->solve(req, view, out, why);
+    plan_free(forced);
     if (!err)
         (*out)->solver_ms = cost_now_ms() - start;
+    if (!err && req->training)
+        (*out)->forward_nodes = req->training->first_loss;
     return err;
 }

@@ -334,3 +334,79 @@ double solve_train_bound(const struct cost_model *m)
     free(pace);
     return all > 0 ? (sum + (double)(m->count - 1) * work / all) * (1 - 1e-9) : 0;
 }
+
+/* ---- plans that name forward nodes only ---- */
+
+/* Which stage of the pipeline has a forward node; -1: none. */
+static int32_t holder(const struct plan_pipeline *line, int32_t node)
+{
+    for (int32_t s = 0; s < line->n_stages; s++)
+        for (int32_t r = 0; r < line->stages[s].n_nodes; r++)
+            if (node >= line->stages[s].nodes[r].first && node <= line->stages[s].nodes[r].last)
+                return s;
+    return -1;
+}
+
+static bool forward_only(const struct plan_pipeline *line, int32_t first_loss)
+{
+    for (int32_t s = 0; s < line->n_stages; s++)
+        for (int32_t r = 0; r < line->stages[s].n_nodes; r++)
+            if (line->stages[s].nodes[r].last >= first_loss)
+                return false;
+    return line->n_stages > 0;
+}
+
+static void add_node(struct plan_stage *st, int32_t node)
+{
+    if (st->n_nodes && st->nodes[st->n_nodes - 1].last == node - 1) {
+        st->nodes[st->n_nodes - 1].last = node;
+        return;
+    }
+    st->nodes = yk_xrealloc(st->nodes, ((size_t)st->n_nodes + 1) * sizeof *st->nodes);
+    st->nodes[st->n_nodes++] = (struct cut_range){node, node};
+}
+
+bool solve_train_complete(const struct solve_training *t, int32_t n_nodes, struct plan *p)
+{
+    bool changed = false;
+    for (int32_t i = 0; i < p->n_pipelines; i++) {
+        struct plan_pipeline *line = &p->pipelines[i];
+        int32_t n = line->n_stages, *home = yk_xalloc(((size_t)t->n_forward + 1) * sizeof *home);
+        int32_t *back = yk_xalloc(((size_t)n + 1) * sizeof *back); /* by forward stage: where its backward nodes go */
+        if (!forward_only(line, t->first_loss)) {
+            free(home);
+            free(back);
+            continue;
+        }
+        for (int32_t s = 0; s < n; s++)
+            back[s] = -1;
+        for (int32_t k = 0; k < t->first_loss; k++)
+            home[t->of[k]] = holder(line, k);
+        for (int32_t k = t->first_loss; k < n_nodes; k++) {
+            int32_t f = home[t->of[k]];
+            if (f < 0) /* plan_check says which node is missing */
+                continue;
+            if (k < t->first_backward)
+                back[f] = f;
+            if (back[f] < 0) {
+                line->stages = yk_xrealloc(line->stages, ((size_t)line->n_stages + 1) * sizeof *line->stages);
+                line->stages[line->n_stages] = (struct plan_stage){.agent = yk_xstrdup(line->stages[f].agent)};
+                back[f] = line->n_stages++;
+            }
+            add_node(&line->stages[back[f]], k);
+        }
+        for (int32_t c = 0, n_cuts = p->n_cuts; c < n_cuts; c++) { /* gradients come back in the same codec */
+            struct plan_cut cut = p->cuts[c];
+            if (cut.pipeline != i || cut.from < 0 || cut.to < 0 || cut.from >= n || cut.to >= n || back[cut.to] < 0 ||
+                back[cut.from] < 0)
+                continue;
+            p->cuts = yk_xrealloc(p->cuts, ((size_t)p->n_cuts + 1) * sizeof *p->cuts);
+            p->cuts[p->n_cuts++] =
+                (struct plan_cut){.pipeline = i, .from = back[cut.to], .to = back[cut.from], .codec = cut.codec};
+        }
+        free(home);
+        free(back);
+        changed = true;
+    }
+    return changed;
+}

@@ -205,8 +205,14 @@ yk_err training_pairs(const struct training *t, const struct plan_pipeline *line
     yk_err err = YK_OK;
     for (int32_t s = 0; s < line->n_stages; s++)
         pair[s] = s;
-    for (int32_t i = 0; i < t->first_loss; i++) {
-        home[t->of[i]] = stage_of[i];
+    for (int32_t i = 0; i < t->n_forward; i++)
+        home[i] = -1;
+    for (int32_t i = 0; i < t->first_loss && !err; i++) {
+        int32_t f = t->of[i];
+        if (home[f] >= 0 && home[f] != stage_of[i])
+            err = yk_fail(why, YK_INVAL, "nodes %d (%s) and %d (%s) belong together, but are in stages %d and %d",
+                i - 1, g->nodes[i - 1].op->name, i, g->nodes[i].op->name, home[f], stage_of[i]);
+        home[f] = stage_of[i];
         forward[stage_of[i]] = true;
     }
     for (int32_t i = t->first_loss; i < g->n_nodes && !err; i++) {

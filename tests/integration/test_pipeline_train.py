@@ -1,0 +1,247 @@
+"""Training over several agents: the bits of one device for every split, and after every loss."""
+import gzip
+import hashlib
+import random
+import signal
+import threading
+import time
+
+import numpy
+
+import harness
+from harness import DATASETS, LEASE_S, SEED, Fleet
+from run import full
+
+SAMPLES = 200
+
+
+def data_root(fleet):
+    """A data root with the first images of Fashion-MNIST."""
+    root = fleet.dir / "root"
+    (root / "small").mkdir(parents=True)
+    folder = f"{DATASETS}/fashion-mnist/"
+    with gzip.open(folder + "train-images-idx3-ubyte.gz") as f:
+        x = numpy.frombuffer(f.read(), "uint8", offset=16).reshape(-1, 1, 28, 28)[:SAMPLES]
+    with gzip.open(folder + "train-labels-idx1-ubyte.gz") as f:
+        y = numpy.frombuffer(f.read(), "uint8", offset=8)[:SAMPLES]
+    numpy.save(root / "small/x.npy", x.astype("float32") / numpy.float32(255))
+    numpy.save(root / "small/y.npy", y.astype("int64"))
+    return root
+
+
+class Trainings:
+    """A fleet whose agents all hold the data, and a model to train."""
+
+    def __init__(self, names, kind="cnn", batch=16, microbatch=4, emulate=None, **train):
+        self.names, self.batch, self.microbatch, self.emulate = names, batch, microbatch, emulate
+        self.train = {"epochs": 1, "seed": 7, "checkpoint_every": 4, **train}
+        self.kind = kind
+
+    def __enter__(self):
+        self.fleet = fleet = Fleet().__enter__()
+        try:
+            self.root = data_root(fleet)
+            for name in self.names:
+                fleet.agent(name, f"--data-root={self.root}", "--threads=1", emulate=self.emulate)
+            fleet.wait_links(*[(a, b) for a in self.names for b in self.names if a != b])
+            model = fleet.dir / "model.onnx"
+            harness.yoke("model", "new", self.kind, "--classes=10", "--input=1x28x28", "--seed=3", model)
+            fleet.add_model(model, "model")
+            self.learn()
+        except BaseException:
+            fleet.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *why):
+        self.fleet.__exit__(*why)
+
+    def request(self, **more):
+        return {"kind": "train", "model": "model", "source": self.names[0], "batch": self.batch,
+                "microbatch": self.microbatch, "train": self.train, **more}
+
+    def split(self, *stages, depth=3):
+        """A plan by forward nodes: (agent, first, last) of each stage."""
+        line = {"share": 1, "depth": depth, "stages": [{"agent": a, "nodes": [[x, y]]} for a, x, y in stages]}
+        return {**{k: self.plan[k] for k in ("model", "graph", "forms", "microbatch")}, "pipelines": [line], "cuts": []}
+
+    def learn(self, **train):
+        """The planner's plan with these options, whose graph and forms the others take."""
+        self.train.update(train)
+        status, self.plan = self.fleet.request("POST", "/v1/plan", self.request())
+        assert status == 200, self.plan
+        self.forward = self.plan["forward_nodes"]
+
+    def row(self, job):
+        return self.fleet.request("GET", f"/v1/jobs/{job}")[1]
+
+    def cut(self, names, places, depth=3):
+        """Over these agents, cut behind these forward nodes."""
+        ends = [*places, self.forward - 1]
+        return self.split(*[(n, ends[i - 1] + 1 if i else 0, ends[i]) for i, n in enumerate(names)], depth=depth)
+
+    def submit(self, plan, **train):
+        request = self.request(data={"name": "small"}, plan=plan)
+        request["train"] = {**self.train, **train}
+        status, answer = self.fleet.request("POST", "/v1/jobs", request)
+        assert status == 200 or status == 201, (status, answer)
+        return answer["job"]
+
+    def wait(self, job, seconds=180):
+        def ended():
+            _, row = self.fleet.request("GET", f"/v1/jobs/{job}")
+            return row if row["state"] in ("done", "failed", "canceled") else None
+        row = harness.wait_for(f"training {job} to end", ended, seconds)
+        assert row["state"] == "done", (row, self.events(job))
+        return row
+
+    def events(self, job):
+        return [(e["kind"], e["text"]) for e in self.fleet.request("GET", f"/v1/jobs/{job}/events?cursor=0")[1]["events"]]
+
+    def result(self, job):
+        """The trained model's digest and the loss of every step."""
+        self.wait(job)
+        _, steps = self.fleet.request("GET", f"/v1/jobs/{job}/steps")
+        assert [s["step"] for s in steps] == list(range(len(steps))), "a step is missing or twice"
+        _, model = self.fleet.request("GET", f"/v1/jobs/{job}/output", raw=True)
+        return hashlib.sha256(model).hexdigest(), [s["loss"] for s in steps]
+
+    def run(self, plan, **train):
+        return self.result(self.submit(plan, **train))
+
+
+def whole(t):
+    return t.split((t.names[0], 0, t.forward - 1))
+
+
+def test_split_equals_single():
+    """Two, three and four agents, a U shape, several optimizers: parameters and losses of one device to the bit."""
+    with Trainings(["a", "b", "c", "d"]) as t:
+        for train in ({}, {"optimizer": "adamw", "clip_norm": 0.5}, {"bn": "frozen", "schedule": "cosine", "nesterov": True}):
+            t.learn(**train)
+            want = t.run(whole(t))
+            n = t.forward
+            assert len(want[1]) == 13 and want[1][-1] < want[1][0], want
+            plans = [t.cut("ab", [n // 2]), t.cut("ba", [1], depth=1), t.cut("abcd", [2, n // 2, n - 3], depth=5),
+                     t.split(("a", 0, 2), ("b", 3, n - 3), ("a", n - 2, n - 1))]
+            for plan in plans[:None if not train else 2]:
+                assert t.run(plan) == want, (train, plan["pipelines"])
+
+
+def test_sizes():
+    """Batches and microbatches that do not divide: what counts is the split of the batch, not who runs it."""
+    for batch, microbatch in ((17, 5), (1, 1), (16, 16)):
+        with Trainings(["a", "b"], batch=batch, microbatch=microbatch, bn="frozen") as t:
+            assert t.run(t.cut("ab", [3])) == t.run(whole(t)), (batch, microbatch)
+
+
+@full
+def test_every_cut():
+    with Trainings(["a", "b"]) as t:
+        want = t.run(whole(t))
+        cuts = 0
+        for place in range(t.forward - 1):
+            job = t.submit(t.cut("ab", [place]))
+            row = harness.wait_for("the job to end", lambda: t.row(job) if t.row(job)["state"] in ("done", "failed") else None, 60)
+            if row["state"] == "failed":
+                assert "belong together" in row["error"], row
+                continue
+            cuts += 1
+            assert t.result(job) == want, place
+        assert cuts >= t.forward * 3 // 4, cuts
+
+
+def disturbed(breaks, names=("a", "b"), **train):
+    """breaks(t) runs in the middle of a training over all agents: its result is that of the undisturbed one."""
+    with Trainings(list(names), emulate={"gflops": 1, "memory_bytes": 4_000_000_000}, epochs=3, **train) as t:
+        plan = t.cut(names, [3, 8][:len(names) - 1])
+        want = t.run(plan)
+        job = t.submit(plan)
+        harness.wait_for("the training to be in the middle",
+                         lambda: len(t.fleet.request("GET", f"/v1/jobs/{job}/steps")[1]) > 5, 60)
+        breaks(t)
+        got = t.result(job)
+        undone = [i for i, (x, y) in enumerate(zip(got[1], want[1])) if x != y]
+        assert got == want, (undone, got[0] == want[0], len(got[1]), len(want[1]), t.events(job))
+
+
+def back(t, name):
+    t.fleet.agent(name, f"--data-root={t.root}", "--threads=1", emulate=t.emulate, wait=False)
+
+
+def test_kill_stage():
+    disturbed(lambda t: t.fleet.kill("b"))
+
+
+def test_kill_source_and_return():
+    def breaks(t):
+        t.fleet.kill("a")
+        time.sleep(1)
+        back(t, "a")
+    disturbed(breaks)
+
+
+def test_stop_longer_than_the_lease():
+    def breaks(t):
+        t.fleet.kill("b", signal.SIGSTOP)
+        time.sleep(LEASE_S + 2)
+        t.fleet.kill("b", signal.SIGCONT)
+    disturbed(breaks)
+
+
+def test_kill_yoked():
+    def breaks(t):
+        t.fleet.kill("yoked")
+        time.sleep(0.5)
+        t.fleet.start_yoked()
+    disturbed(breaks)
+
+
+def test_three_deaths():
+    def breaks(t):
+        t.fleet.kill("c")
+        time.sleep(2)
+        t.fleet.kill("b")
+        time.sleep(2)
+        t.fleet.kill("yoked")
+        t.fleet.start_yoked()
+    disturbed(breaks, names=("a", "b", "c"))
+
+
+@full
+def test_random_kills():
+    for seed in range(SEED, SEED + 20):
+        rng = random.Random(seed)
+
+        def breaks(t):
+            time.sleep(rng.random() * 3)
+            who = rng.choice(["a", "b", "yoked"])
+            t.fleet.kill(who)
+            time.sleep(rng.random())
+            if who == "yoked":
+                t.fleet.start_yoked()
+            else:
+                back(t, who)
+        disturbed(breaks)
+
+
+def test_bad_requests():
+    with Trainings(["a", "b"]) as t:
+        n = t.forward
+
+        def refused(plan, says, **train):
+            job = t.submit(plan, **train)
+            harness.wait_for("the job to end", lambda: t.fleet.request("GET", f"/v1/jobs/{job}")[1]["state"] == "failed", 60)
+            error = t.fleet.request("GET", f"/v1/jobs/{job}")[1]["error"]
+            assert says in error, error
+        plan = whole(t)
+        refused(plan, "loss of step", lr=1e6)
+        refused({**plan, "pipelines": [{**plan["pipelines"][0], "stages": [{"agent": "a", "nodes": [[0, n - 2]]}]}]}, "node")
+        refused(t.cut("ab", [4]), "belong together")
+        refused(plan, "has no output", loss_output="nothing")
+        refused(plan, "pad-crop", augment="pad-crop:99")
+        for train, says in (({"epochs": 0}, "epochs"), ({"optimiser": "sgd"}, "optimiser"), ({"lr": "fast"}, "lr")):
+            request = t.request(data={"name": "small"})
+            request["train"] = train
+            status, answer = t.fleet.request("POST", "/v1/jobs", request)
+            assert status == 400 and says in answer["text"], answer
