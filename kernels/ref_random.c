@@ -109,6 +109,28 @@ static yk_err run_multinomial(struct host_call *c)
     return YK_OK;
 }
 
+struct dropout_job {
+    struct host_call *c;
+    struct random r;
+    double ratio;
+    uint8_t *mask; /* NULL: not wanted */
+};
+
+static void dropout_piece(void *arg, int64_t begin, int64_t end)
+{
+    const struct dropout_job *j = arg;
+    const struct tensor *x = &j->c->in[0];
+    struct tensor *y = &j->c->out[0];
+    for (int64_t i = begin; i < end; i++) {
+        bool stays = random_unit(&j->r, (uint64_t)i, 0) >= j->ratio;
+        double v = stays ? ref_d(x, i) / (1 - j->ratio) : 0;
+        if (!ref_absent(y))
+            ref_store_d(y->data, y->shape.dtype, i, 1, &v, 1);
+        if (j->mask)
+            j->mask[i] = stays;
+    }
+}
+
 /* Dropout-13: in training an element stays with probability 1 - ratio and is scaled by 1 / (1 - ratio). */
 static yk_err run_dropout(struct host_call *c)
 {
@@ -126,15 +148,8 @@ static yk_err run_dropout(struct host_call *c)
             memset(c->out[1].data, 1, (size_t)n);
         return YK_OK;
     }
-    struct random r = random_of(c);
-    for (int64_t i = 0; i < n; i++) {
-        bool stays = random_unit(&r, (uint64_t)i, 0) >= ratio;
-        double v = stays ? ref_d(x, i) / (1 - ratio) : 0;
-        if (!ref_absent(y))
-            ref_store_d(y->data, y->shape.dtype, i, 1, &v, 1);
-        if (mask)
-            ((uint8_t *)c->out[1].data)[i] = stays;
-    }
+    struct dropout_job j = {c, random_of(c), ratio, mask ? c->out[1].data : NULL};
+    host_split(c, n, 30, dropout_piece, &j);
     return YK_OK;
 }
 
