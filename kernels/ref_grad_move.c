@@ -175,6 +175,34 @@ static void sums_sizes(const struct op_ctx *c, struct backend_form *form)
     form->workspace_bytes += (int64_t)sizeof(double) * YK_MAX(shape_count(&c->out[0]), 0);
 }
 
+struct pad_job {
+    struct host_call *c;
+    const int64_t *begin;
+};
+
+/* What is padded with a constant is cut off again. */
+static void crop_piece(void *arg, int64_t from, int64_t to)
+{
+    const struct pad_job *j = arg;
+    const struct shape *x = &j->c->out[0].shape, *y = &j->c->in[0].shape;
+    size_t size = dtype_bytes(x->dtype);
+    const char *dy = j->c->in[0].data;
+    char *dx = j->c->out[0].data;
+    for (int64_t i = from; i < to; i++) {
+        int64_t left = i, at = 0, step = 1;
+        for (int d = x->rank - 1; d >= 0 && at >= 0; d--) {
+            int64_t k = left % x->dims[d] + j->begin[d];
+            left /= x->dims[d];
+            at = k < 0 || k >= y->dims[d] ? -1 : at + k * step;
+            step *= y->dims[d];
+        }
+        if (at < 0)
+            memset(dx + (size_t)i * size, 0, size);
+        else
+            memcpy(dx + (size_t)i * size, dy + (size_t)at * size, size);
+    }
+}
+
 static yk_err run_pad(struct host_call *c)
 {
     const struct shape *x = &c->out[0].shape, *y = &c->in[0].shape;
@@ -186,6 +214,11 @@ static yk_err run_pad(struct host_call *c)
         begin[d] = ref_i(&c->in[2], d);
         if (begin[d] < -x->dims[d] || begin[d] > y->dims[d])
             begin[d] = begin[d] < 0 ? -x->dims[d] : y->dims[d]; /* nothing of x is left */
+    }
+    if (!edge && !reflect) {
+        struct pad_job j = {c, begin};
+        host_split(c, n, 10, crop_piece, &j);
+        return YK_OK;
     }
     memset(sum, 0, (size_t)n * sizeof *sum);
     for (int64_t i = 0, count = tensor_count(&c->in[0]); i < count; i++) {
@@ -210,6 +243,8 @@ struct resize_job {
     const struct resize_at *table[YK_MAX_RANK];
     int64_t stride[YK_MAX_RANK];
     double *sum;
+    int first;       /* axes in front of it are copied: what they count are planes of their own */
+    int64_t in, out; /* elements of a plane of X and of Y */
 };
 
 static void add_at(const struct resize_job *j, int axis, int rank, int64_t base, const int64_t *at, double d)
@@ -221,6 +256,26 @@ static void add_at(const struct resize_job *j, int axis, int rank, int64_t base,
     const struct resize_at *t = &j->table[axis][at[axis]];
     for (int k = 0; k < t->taps; k++)
         add_at(j, axis + 1, rank, base + t->index[k] * j->stride[axis], at, t->taps == 1 ? d : d * t->weight[k]);
+}
+
+static void resize_piece(void *arg, int64_t begin, int64_t end)
+{
+    const struct resize_job *j = arg;
+    const struct tensor *dy = &j->c->in[0];
+    struct tensor *dx = &j->c->out[0];
+    int64_t at[YK_MAX_RANK];
+    for (int64_t p = begin; p < end; p++) {
+        memset(j->sum + p * j->in, 0, (size_t)j->in * sizeof *j->sum);
+        for (int64_t i = 0; i < j->out; i++) {
+            int64_t left = i;
+            for (int d = dy->shape.rank - 1; d >= j->first; d--) {
+                at[d] = left % dy->shape.dims[d];
+                left /= dy->shape.dims[d];
+            }
+            add_at(j, j->first, dy->shape.rank, p * j->in, at, ref_d(dy, p * j->out + i));
+        }
+        ref_store_d(dx->data, dx->shape.dtype, p * j->in, 1, j->sum + p * j->in, j->in);
+    }
 }
 
 static void resize_sizes(const struct op_ctx *c, struct backend_form *form)
@@ -235,7 +290,8 @@ static yk_err run_resize(struct host_call *c)
     const struct shape *x = &c->out[0].shape, *y = &c->in[0].shape;
     struct resize_job j = {.c = c, .sum = c->workspace};
     struct resize_attrs a;
-    int64_t n = tensor_count(&c->out[0]), step = 1, at[YK_MAX_RANK];
+    int64_t n = tensor_count(&c->out[0]), step = 1, planes = 1;
+    bool copies[YK_MAX_RANK];
     struct resize_at *table = (struct resize_at *)(void *)(j.sum + n);
     struct host_call *f = yk_try_alloc(1, sizeof *f); /* the forward call, as resize_axis_of reads it */
     yk_err err = op_resize_attrs(c->node, &a, c->why);
@@ -249,6 +305,7 @@ static yk_err run_resize(struct host_call *c)
         f->in[i] = c->in[i + 1];
     for (int d = x->rank - 1; d >= 0 && !err; d--) {
         struct resize_axis axis = resize_axis_of(f, d);
+        copies[d] = op_resize_is_copy(&a, &axis) && axis.in == axis.out;
         j.table[d] = table;
         j.stride[d] = step;
         step *= x->dims[d];
@@ -261,16 +318,14 @@ static yk_err run_resize(struct host_call *c)
     free(f);
     if (err)
         return err;
-    memset(j.sum, 0, (size_t)n * sizeof *j.sum);
-    for (int64_t i = 0, count = tensor_count(&c->in[0]); i < count; i++) {
-        int64_t left = i;
-        for (int d = y->rank - 1; d >= 0; d--) {
-            at[d] = left % y->dims[d];
-            left /= y->dims[d];
-        }
-        add_at(&j, 0, y->rank, 0, at, ref_d(&c->in[0], i));
+    while (j.first < x->rank && copies[j.first])
+        planes *= x->dims[j.first++];
+    j.in = j.out = 1;
+    for (int d = j.first; d < x->rank; d++) {
+        j.in *= x->dims[d];
+        j.out *= y->dims[d];
     }
-    ref_store_d(c->out[0].data, x->dtype, 0, 1, j.sum, n);
+    host_split(c, planes, 2 * j.in + 12 * j.out, resize_piece, &j);
     return YK_OK;
 }
 
