@@ -359,21 +359,36 @@ static yk_err find_scores(struct build *b)
 }
 
 /* Exporters that fold batch normalisation give the convolutions new names. */
-static const char *warning_of(const struct build *b)
+static bool is_folded(const struct graph *fwd)
 {
-    const struct graph *fwd = b->r.fwd;
     bool folded = false;
     for (int32_t i = 0; i < fwd->n_nodes; i++) {
         const struct node *n = &fwd->nodes[i];
         if (strcmp(n->op->name, "BatchNormalization") == 0)
-            return NULL;
+            return false;
         if (strcmp(n->op->name, "Conv") == 0 && n->n_in > 2 && n->in[1] != YK_ABSENT)
             folded = folded || strncmp(fwd->values[n->in[1]].name, "onnx::", 6) == 0;
     }
-    return folded ? "the model was exported for inference with batch normalisation folded into its convolutions: it "
-                    "trains as it is, without batch normalisation; export it with training=TrainingMode.TRAINING and "
-                    "do_constant_folding=False to train with it"
-                  : NULL;
+    return folded;
+}
+
+static const char *warning_of(const struct build *b)
+{
+    const struct graph *fwd = b->r.fwd;
+    int32_t maker = b->scores >= 0 ? fwd->values[b->scores].producer : -1;
+    const char *made_by = maker >= 0 ? fwd->nodes[maker].op->name : "";
+    if (b->r.o->loss == GRAD_CROSS_ENTROPY && strcmp(made_by, "Softmax") == 0)
+        return "the output is made by Softmax, and cross-entropy takes softmax once more: it wants the scores in front";
+    if (b->r.o->loss == GRAD_BCE && strcmp(made_by, "Sigmoid") == 0)
+        return "the output is made by Sigmoid, and this loss takes the sigmoid once more: it wants the scores in front";
+    if (b->r.o->loss == GRAD_NLL && strcmp(made_by, "LogSoftmax") != 0)
+        return "the output is not made by LogSoftmax: nll wants logarithms of probabilities";
+    if (is_folded(fwd))
+        return "the model was exported for inference with batch normalisation folded into its convolutions: it trains "
+               "as "
+               "it is, without batch normalisation; export it with training=TrainingMode.TRAINING and "
+               "do_constant_folding=False to train with it";
+    return NULL;
 }
 
 static yk_err open_graph(struct build *b)
@@ -457,7 +472,7 @@ static yk_err say_shapes(const struct graph *fwd, struct yk_diag *why)
 static yk_err build_once(const struct graph *fwd, const struct grad_options *o, uint8_t *saved, uint8_t **again,
     struct graph **out, struct grad_info *info, struct yk_diag *why)
 {
-    struct build b = {.r = {.fwd = fwd, .o = o, .node = -1, .why = why, .saved = saved}};
+    struct build b = {.r = {.fwd = fwd, .o = o, .node = -1, .why = why, .saved = saved}, .scores = YK_ABSENT};
     struct grad *r = &b.r;
     yk_err err = open_graph(&b);
     if (!err)

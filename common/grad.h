@@ -15,9 +15,10 @@
  * batch), the model's own, one gradient for each use of each trainable parameter, the next running statistics.
  *
  * A parameter is a weight of the file (float, of rank >= 1, neither a Constant node nor a running statistic) whose use
- * is a differentiable one. Weights of one element are parameters only where an op's definition makes them one (bias of
- * Conv, ConvTranspose, Gemm or of an Add behind MatMul, scale and bias of a normalisation, slope of PRelu), so that
- * factors and epsilons of exporters stay what they are.
+ * is a differentiable one. Weights of one element are parameters only where an op's definition makes them one (operands
+ * of contractions, bias of an Add behind MatMul, scale and bias of a normalisation, slope of PRelu), so that factors
+ * and epsilons of exporters stay what they are. Buffers that an exporter writes as weights look like parameters: freeze
+ * them.
  *
  * Adding an op: a rule in a grad_rules_*.c, a row in its table. */
 #ifndef YK_GRAD_H
@@ -85,7 +86,7 @@ struct grad_info {
     const int32_t *of;
     /* Index of the first node of the loss, and of the backward part. Nodes before it make the forward part. */
     int32_t first_loss, first_backward;
-    const char *warning; /* for the user, NULL if there is none */
+    const char *warning; /* for the user (a loss that does not fit the output, folded batch normalisation), or NULL */
 };
 
 /* fwd: a graph after passes_train. Its weights' data is borrowed: it stays open as long as the training graph.

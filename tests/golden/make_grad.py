@@ -204,7 +204,7 @@ def loss_of(kind, y, target, smoothing, ignore):
 
 
 def make(name, net, x, target, kind="cross-entropy", smoothing=0.0, ignore=-100, frozen=False, folded=False,
-         named=("N",)):
+         named=("N",), opset=17):
     torch.manual_seed(7)
     for p in net.parameters():  # away from zeros and ones
         with torch.no_grad():
@@ -219,7 +219,7 @@ def make(name, net, x, target, kind="cross-entropy", smoothing=0.0, ignore=-100,
     file = io.BytesIO()
     mode = torch.onnx.TrainingMode.EVAL if folded else torch.onnx.TrainingMode.TRAINING
     axes = {"x": dict(enumerate(named))}
-    torch.onnx.export(net, x, file, input_names=["x"], output_names=["y"], opset_version=17, dynamic_axes=axes,
+    torch.onnx.export(net, x, file, input_names=["x"], output_names=["y"], opset_version=opset, dynamic_axes=axes,
                       training=mode, do_constant_folding=folded)
     model = onnx.load_from_string(file.getvalue())
     if not folded:  # exporting runs the net, which moves its statistics
@@ -265,9 +265,12 @@ def main():
     make("cnn", Cnn(), image(3, 2, 8), ids(3, below=5))
     make("cnn_frozen", Cnn(), image(3, 2, 8), ids(3, below=5), frozen=True)
     make("cnn_folded", Cnn(), image(3, 2, 8), ids(3, below=5), folded=True)
+    make("cnn_opset9", Cnn(), image(3, 2, 8), ids(3, below=5), opset=9)
     make("residual", Residual(), image(3, 3, 9), ids(3, below=3))
     make("mobile", Mobile(), image(3, 4, 5), ids(3, below=3))
     make("attention", nn.Sequential(Block(8, 2), nn.Flatten(1), nn.Linear(40, 3)), torch.randn(3, 5, 8), ids(3, below=3))
+    make("attention_opset11", nn.Sequential(Block(8, 2), nn.Flatten(1), nn.Linear(40, 3)), torch.randn(3, 5, 8),
+         ids(3, below=3), opset=11)
     make("vit", Vit(), image(3, 3, 8), ids(3, below=4))
     make("language", Language(), ids(3, 6, below=11), ids(3, 6, below=11))
     make("sequence", Sequence(), ids(2, 7, below=11), ids(2, 7, below=5), smoothing=0.1, named=("N", "T"))

@@ -507,6 +507,30 @@ static void test_refused(void **state)
     graph_close(g);
 }
 
+/* A loss that does not fit the output still trains, but says so. */
+static void test_warnings(void **state)
+{
+    static const struct {
+        enum grad_loss loss;
+        const char *op, *say;
+    } cases[] = {{GRAD_CROSS_ENTROPY, "Softmax", "softmax once more"}, {GRAD_CROSS_ENTROPY, "Relu", NULL},
+        {GRAD_BCE, "Sigmoid", "sigmoid once more"}, {GRAD_MSE, "Sigmoid", NULL}, {GRAD_NLL, "LogSoftmax", NULL},
+        {GRAD_NLL, "Relu", "nll wants logarithms"}};
+    (void)state;
+    for (size_t i = 0; i < YK_COUNT(cases); i++) {
+        struct grad_options o;
+        struct grad_info info;
+        struct graph *g = path_net(&cases[i].op, 1);
+        grad_options_init(&o);
+        o.loss = cases[i].loss;
+        struct graph *train = build(g, &o, &info);
+        assert_int_equal(info.warning != NULL, cases[i].say != NULL);
+        assert_true(!cases[i].say || strstr(info.warning, cases[i].say));
+        graph_close(train);
+        graph_close(g);
+    }
+}
+
 static void test_losses(void **state)
 {
     enum grad_loss l;
@@ -638,6 +662,7 @@ int main(void)
         cmocka_unit_test(test_recompute),
         cmocka_unit_test(test_recompute_dropout),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_warnings),
         cmocka_unit_test(test_losses),
         cmocka_unit_test(test_every_op),
     };

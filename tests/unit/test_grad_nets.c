@@ -229,7 +229,8 @@ out:
 }
 
 static const char *const nets[] = {"mlp", "mlp_smooth", "mlp_nll", "mlp_mse", "mlp_l1", "mlp_bce", "cnn", "cnn_frozen",
-    "cnn_folded", "residual", "mobile", "attention", "vit", "language", "sequence", "unet", "recycled"};
+    "cnn_folded", "cnn_opset9", "residual", "mobile", "attention", "attention_opset11", "vit", "language", "sequence",
+    "unet", "recycled"};
 
 static void test_nets(void **state)
 {
