@@ -71,6 +71,9 @@ uint64_t trainer_seed(uint64_t seed, int64_t step, int64_t microbatch);
 bool trainer_blame(
     struct trainer *t, const int64_t *sizes, const struct tensor *in, uint64_t seed, char *text, size_t size);
 
+/* Likewise of parameters and states alone. */
+bool trainer_blame_weights(const struct trainer *t, char *text, size_t size);
+
 /* ---- the end of a step ---- */
 
 /* All of it on one device: folds, clips by config.clip_norm and moves the parameters. step counts from 1. norm (may be

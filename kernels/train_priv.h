@@ -76,4 +76,8 @@ struct trainer {
     void *trace_arg;
 };
 
+/* Fills the part's args and outs for a run in a slot. */
+yk_err train_bind(struct trainer *t, struct train_part *p, int slot, const struct shapes *s, const struct tensor *in,
+    struct yk_diag *why);
+
 #endif

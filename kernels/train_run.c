@@ -64,7 +64,7 @@ static void *gradient_place(struct trainer *t, struct train_part *p, int32_t i)
     return p->next[i];
 }
 
-static yk_err bind(struct trainer *t, struct train_part *p, int slot, const struct shapes *s, const struct tensor *in,
+yk_err train_bind(struct trainer *t, struct train_part *p, int slot, const struct shapes *s, const struct tensor *in,
     struct yk_diag *why)
 {
     const struct train_part *forward = &t->part[TRAINER_FORWARD];
@@ -140,7 +140,7 @@ yk_err trainer_run(struct trainer *t, enum trainer_part part, int slot, const in
         return YK_OK; /* no node of this part is in the stage */
     yk_err err = exec_sizes(p->exec, sizes, &s, why);
     if (!err)
-        err = bind(t, p, slot, s, in, why);
+        err = train_bind(t, p, slot, s, in, why);
     if (!err)
         err = exec_run(p->exec, sizes, p->args, p->outs, seed, why);
     if (err)
@@ -296,76 +296,4 @@ void trainer_trace(struct trainer *t, void (*fn)(void *arg, int32_t node, const 
     for (int i = 0; i < 3; i++)
         if (t->part[i].exec)
             exec_trace(t->part[i].exec, fn, arg);
-}
-
-/* ---- what went wrong ---- */
-
-struct search {
-    const struct trainer *t;
-    const struct exec *e;
-    char *text;
-    size_t size;
-    bool nan, infinite;
-};
-
-/* 2: a NaN is in it, 1: an infinity, 0: all is finite. */
-static int badness(const struct tensor *x)
-{
-    int bad = 0;
-    const float *data = x->data;
-    if (x->shape.dtype != DT_F32 || !data)
-        return 0;
-    for (int64_t i = 0, n = tensor_count(x); i < n && bad < 2; i++)
-        bad = isnan(data[i]) ? 2 : isinf(data[i]) ? 1 : bad;
-    return bad;
-}
-
-static void judge(struct search *s, const char *kind, const char *name, const char *op, const struct tensor *x)
-{
-    int bad = s->nan ? 0 : badness(x);
-    if (bad == 0 || (bad == 1 && s->infinite))
-        return;
-    s->nan = bad == 2;
-    s->infinite = true;
-    char shape[128];
-    shape_text(&x->shape, shape, sizeof shape);
-    snprintf(s->text, s->size, "%s '%s'%s%s%s %s holds %s", kind, name, *op ? " (" : "", op, *op ? ")" : "", shape,
-        bad == 2 ? "a NaN" : "an infinity");
-}
-
-static void on_node(void *arg, int32_t node, const char *form, double ms)
-{
-    (void)form;
-    (void)ms;
-    struct search *s = arg;
-    const struct node *n = &s->t->graph->nodes[node];
-    for (int32_t k = 0; k < n->n_out; k++) {
-        if (n->out[k] < 0)
-            continue;
-        struct tensor x = exec_peek(s->e, n->out[k]);
-        judge(s, "value", s->t->graph->values[n->out[k]].name, n->op->name, &x);
-    }
-}
-
-bool trainer_blame(
-    struct trainer *t, const int64_t *sizes, const struct tensor *in, uint64_t seed, char *text, size_t size)
-{
-    struct train_part *p = t->part[TRAINER_WHOLE].exec ? &t->part[TRAINER_WHOLE] : &t->part[TRAINER_FORWARD];
-    struct search s = {.t = t, .e = p->exec, .text = text, .size = size};
-    const struct shapes *shapes;
-    if (!p->exec)
-        return false;
-    for (int32_t i = 0; i < p->border.n_in; i++)
-        judge(&s, "input", t->graph->values[p->border.in[i]].name, "", &in[i]);
-    for (int32_t i = 0; i < t->n_tensors; i++) {
-        struct tensor x = {t->tensors[i].shape, t->tensors[i].data};
-        if (t->tensors[i].kind != TRAINER_SLOT)
-            judge(&s, "weight", strchr(t->tensors[i].name, '/') + 1, "", &x);
-    }
-    if (s.nan || exec_sizes(p->exec, sizes, &shapes, NULL) || bind(t, p, 0, shapes, in, NULL))
-        return s.nan || s.infinite;
-    exec_trace(p->exec, on_node, &s);
-    exec_run(p->exec, sizes, p->args, p->outs, seed, NULL);
-    exec_trace(p->exec, t->trace, t->trace_arg);
-    return s.nan || s.infinite;
 }

@@ -162,7 +162,18 @@ static yk_err open_set(
     return err;
 }
 
-/* --val: a share of the samples, or a path. Without it the test split judges, if there is one. */
+/* The test split of --data, if it has one. */
+static yk_err open_test(struct local_train *t, struct data_set **out, struct yk_diag *why)
+{
+    if (!data_is_split(t->set))
+        return YK_OK;
+    yk_err err = open_set(t, t->cli->o.data, "t10k", out, why);
+    if (err == YK_NOTFOUND)
+        return YK_OK;
+    return err ? err : data_match(*out, t->set, why);
+}
+
+/* --val: a share of the samples, or a path. Without it the test split validates too. */
 static yk_err open_judge(struct local_train *t, struct yk_diag *why)
 {
     const char *val = t->cli->o.val;
@@ -171,26 +182,18 @@ static yk_err open_judge(struct local_train *t, struct yk_diag *why)
     double share = val ? strtod(val, &end) : 0;
     struct stat st;
     yk_err err = YK_OK;
-    if (val && strcmp(val, "none") == 0)
+    if (!val)
+        return open_test(t, &t->judge, why);
+    if (strcmp(val, "none") == 0)
         return YK_OK;
-    if (val && end != val && !*end && stat(val, &st) != 0) {
+    if (end != val && !*end && stat(val, &st) != 0) {
         if (!(share > 0 && share < 1))
             return yk_fail(why, YK_INVAL, "--val=%s: a share between 0 and 1, the path of a set, or none", val);
         s->held = sampler_share(s->samples, share);
-        return YK_OK;
+    } else if ((err = open_set(t, val, "t10k", &t->judge, why)) || (err = data_match(t->judge, t->set, why))) {
+        return yk_wrap(why, err, "--val=%s", val);
     }
-    if (!val && !data_is_split(t->set))
-        return YK_OK;
-    t->judge_is_test = !val;
-    if ((err = open_set(t, val ? val : t->cli->o.data, "t10k", &t->judge, why))) {
-        if (val || err != YK_NOTFOUND)
-            return err;
-        t->judge_is_test = false;
-        return YK_OK;
-    }
-    if ((err = data_match(t->judge, t->set, why)))
-        return yk_wrap(why, err, val ? "--val=%s" : "the test split of %s", val ? val : t->cli->o.data);
-    return YK_OK;
+    return open_test(t, &t->test, why);
 }
 
 static int64_t n_classes(const struct local_train *t, const struct shapes *s)
@@ -224,6 +227,8 @@ static yk_err check_targets(struct local_train *t, struct yk_diag *why)
         err = data_check_labels(t->set, n_classes(t, s), &t->options.ignore_index, why);
     if (!err && t->ids && t->judge)
         err = data_check_labels(t->judge, n_classes(t, s), &t->options.ignore_index, why);
+    if (!err && t->ids && t->test)
+        err = data_check_labels(t->test, n_classes(t, s), &t->options.ignore_index, why);
     return err;
 }
 
@@ -323,13 +328,23 @@ static yk_err run_step(
 
 /* ---- all steps ---- */
 
+/* A step may leave weights that the next loss would show. */
+static yk_err check_weights(struct local_train *t, struct yk_diag *why)
+{
+    char text[512];
+    return trainer_blame_weights(t->trainer, text, sizeof text)
+               ? yk_fail(why, YK_INVAL, "behind step %" PRId64 " %s. A smaller --lr, --clip-norm or --warmup may help",
+                     t->step, text)
+               : YK_OK;
+}
+
 static yk_err end_epoch(struct local_train *t, struct sums *sums, struct yk_diag *why)
 {
     struct local_train_score s = {0};
     bool judged = t->judge || t->batches.sampler.held > 0;
     double loss = sums->counted ? sums->loss / (double)sums->counted : 0;
     int64_t epoch = t->step / t->epoch_steps;
-    yk_err err = judged ? local_train_judge(t, &s, why) : YK_OK;
+    yk_err err = judged ? local_train_judge(t, t->judge, &s, why) : YK_OK;
     if (err)
         return err;
     t->scores[epoch - 1] = NAN;
@@ -368,7 +383,8 @@ static yk_err run_steps(struct local_train *t, struct yk_diag *why)
         int64_t every = t->cli->o.checkpoint_every;
         bool due = every > 0 ? t->step % every == 0 : now_s() - saved_s >= SAVE_EVERY_S;
         if (!err && t->storage && (due || epoch_ends)) {
-            err = local_train_save(t, why);
+            if (!(err = check_weights(t, why)))
+                err = local_train_save(t, why);
             saved_s = now_s();
         }
         begin = now_s();
@@ -381,7 +397,12 @@ static yk_err run_steps(struct local_train *t, struct yk_diag *why)
 static yk_err finish(struct local_train *t, struct yk_diag *why)
 {
     struct yk_buf file = {0};
-    yk_err err = YK_OK;
+    struct local_train_score s = {0};
+    yk_err err = check_weights(t, why);
+    if (!err && t->test && !(err = local_train_judge(t, t->test, &s, why)) && s.classes && s.samples)
+        t->accuracy = (double)s.correct / (double)s.samples;
+    if (err)
+        return err;
     if (t->accuracy < 0 && t->step == t->total_steps && t->ids && t->step && isfinite(t->scores[t->epochs - 1]))
         t->accuracy = (double)t->scores[t->epochs - 1];
     if (t->cli->o.output) {
@@ -481,6 +502,7 @@ int cli_local_train(struct cli *c)
     graph_close(t.graph);
     data_close(t.set);
     data_close(t.judge);
+    data_close(t.test);
     free(t.losses);
     free(t.scores);
     free(t.sizes);

@@ -20,8 +20,9 @@ struct local_train {
     int64_t microbatch;
     bool ids; /* targets are class ids */
 
-    struct data_set *set, *judge; /* judge: what validates; NULL: samples that are held out, or nothing does */
-    bool judge_is_test;           /* it is the test split of --data */
+    struct data_set *set;
+    struct data_set *judge; /* validates each epoch; NULL: samples that are held out, or nothing does */
+    struct data_set *test;  /* the test split of --data, if something else validates; NULL: none */
     struct batches batches;
     int64_t epochs, epoch_steps, total_steps;
     struct optim optim;
@@ -36,7 +37,7 @@ struct local_train {
     int64_t step;               /* steps that are done */
     float *losses;              /* of all steps */
     float *scores;              /* by epoch: accuracy (else loss) of the validation; NaN: none */
-    double last_loss, accuracy; /* accuracy: of the last validation, -1: none */
+    double last_loss, accuracy; /* accuracy: of the test split, else of the last validation, -1: none */
     double compute_s;
     int64_t computed; /* samples in compute_s */
     struct progress bar;
@@ -53,8 +54,9 @@ struct local_train_score {
     double loss;  /* mean; NaN if the model's loss is not computed here */
     bool classes; /* correct counts */
 };
-/* Runs the model as it would be exported over the validating samples. */
-yk_err local_train_judge(struct local_train *t, struct local_train_score *out, struct yk_diag *why);
+/* Runs the model as it would be exported over a set (NULL: the samples that are held out). */
+yk_err local_train_judge(
+    struct local_train *t, struct data_set *set, struct local_train_score *out, struct yk_diag *why);
 
 /* local_train_save.c */
 yk_err local_train_open_storage(struct local_train *t, struct yk_diag *why); /* with --resume: goes on from there */

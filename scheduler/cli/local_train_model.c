@@ -206,12 +206,13 @@ static yk_err judge_all(
     return err;
 }
 
-yk_err local_train_judge(struct local_train *t, struct local_train_score *out, struct yk_diag *why)
+yk_err local_train_judge(
+    struct local_train *t, struct data_set *set, struct local_train_score *out, struct yk_diag *why)
 {
     struct local l = {.backends = t->env.backends, .pool = t->env.pool};
     struct data_ahead *ahead = NULL;
     struct local_train_score s = {.classes = t->ids};
-    int64_t held = t->batches.sampler.held, count = t->judge ? data_count(t->judge) : held;
+    int64_t held = t->batches.sampler.held, count = set ? data_count(set) : held;
     int64_t microbatch = t->batch_dim < 0 ? t->env.fixed_batch : YK_MIN(t->microbatch, YK_MAX(count, 1));
     yk_err err = current(t, &l.graph, why);
     if (!err)
@@ -226,8 +227,8 @@ yk_err local_train_judge(struct local_train *t, struct local_train_score *out, s
     }
     if ((err = local_load(&l, microbatch, why)))
         goto out;
-    err = t->judge ? data_ahead_open(t->judge, 0, count, microbatch, 2, &ahead, why)
-                   : data_ahead_held(&t->batches, microbatch, 2, &ahead, why);
+    err = set ? data_ahead_open(set, 0, count, microbatch, 2, &ahead, why)
+              : data_ahead_held(&t->batches, microbatch, 2, &ahead, why);
     if (!err)
         err = judge_all(t, &l, ahead, &s, why);
     if (!err && s.samples) {

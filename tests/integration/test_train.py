@@ -216,6 +216,45 @@ def no_path_model(path):
                                 opset_imports=[helper.make_opsetid("", 13)]), path)
 
 
+def test_exports_of_pytorch():
+    """For training: batch normalisation and dropout train, and the file that comes out is one for inference. For
+    inference: it trains as it is, and the command says what is missing."""
+    import torch
+    from torch import nn
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.3),
+                        nn.Flatten(), nn.Linear(8 * 36, 4))
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = data(folder, 80), pathlib.Path(folder, "t.onnx")
+        x = numpy.load(path / "x.npy")
+        for mode in (torch.onnx.TrainingMode.TRAINING, torch.onnx.TrainingMode.EVAL):
+            training = mode == torch.onnx.TrainingMode.TRAINING
+            model = pathlib.Path(folder, f"{int(training)}.onnx")
+            torch.onnx.export(net.train(training), torch.zeros(2, 1, 12, 12), model, training=mode, opset_version=14,
+                              do_constant_folding=not training, input_names=["x"], output_names=["y"],
+                              dynamic_axes={"x": {0: "N"}, "y": {0: "N"}})
+            flags = ["--epochs=3", "--batch=16", f"--output={out}", "--lr=0.02"]
+            done = train(model, path, *flags)
+            losses, _ = steps(done)
+            assert losses[-1] < 0.7 * losses[0], losses
+            assert ("batch" in done.err) != training or training, done.err
+            written = out.read_bytes()
+            assert train(model, path, *flags).code == 0 and out.read_bytes() == written
+            onnx.checker.check_model(onnx.load(out), full_check=True)
+            before, after = weights(model), weights(out)
+            if training:
+                assert not numpy.array_equal(before["1.running_var"], after["1.running_var"])
+            local("infer", out, f"--input={path}/x.npy", f"--output={folder}/all.npy")
+            numpy.save(f"{folder}/x1.npy", x[:1])
+            local("infer", out, f"--input={folder}/x1.npy", f"--output={folder}/one.npy")
+            both, one = numpy.load(f"{folder}/all.npy"), numpy.load(f"{folder}/one.npy")
+            assert abs(both[:1] - one).max() < 1e-5 * abs(both).max()
+            theirs = ort.run(out, {"x": x})
+            assert theirs is None or abs(theirs["y"] - both).max() < 1e-4 * abs(both).max()
+            again, _ = steps(train(out, path, "--batch=16"))
+            assert again[0] < 0.7 * losses[0], again
+
+
 def test_bad_input():
     with tempfile.TemporaryDirectory() as folder:
         model, path, cut = new(folder), data(folder, 30), pathlib.Path(folder, "cut.onnx")
