@@ -63,6 +63,30 @@ yk_err conv_dims_of(const struct node *n, const struct shape *x, const struct sh
     return YK_OK;
 }
 
+/* Whether tap t of axis s reads the input for any output. */
+static bool tap_reads(const struct conv_dims *d, int s, int64_t t)
+{
+    int64_t shift = t * d->dilation[s] - d->pad_begin[s];
+    int64_t o = shift < 0 ? (-shift + d->stride[s] - 1) / d->stride[s] : 0;
+    return o < d->out[s] && o * d->stride[s] + shift < d->in[s];
+}
+
+void conv_trim(struct conv_dims *d, int64_t first[3])
+{
+    for (int s = 0; s < 3; s++) {
+        first[s] = 0;
+        while (d->k[s] > 1 && !tap_reads(d, s, d->k[s] - 1)) {
+            d->k[s]--;
+            d->pad_end[s] -= d->dilation[s];
+        }
+        while (d->k[s] > 1 && !tap_reads(d, s, 0)) {
+            d->k[s]--;
+            d->pad_begin[s] -= d->dilation[s];
+            first[s]++;
+        }
+    }
+}
+
 yk_err conv_setup(struct host_call *c, struct conv_dims *d, struct conv_epilogue *e)
 {
     yk_err err = conv_dims_of(c->node, &c->in[0].shape, &c->in[1].shape, &c->out[0].shape, d, c->why);

@@ -27,6 +27,10 @@ bool conv_is_grad_input(const struct node *n);
 yk_err conv_dims_of(const struct node *n, const struct shape *x, const struct shape *w, const struct shape *y,
     struct conv_dims *d, struct yk_diag *why);
 
+/* Leaves out taps at the ends of the axes that read padding only (of a 3x3 kernel over one pixel all but the middle).
+ * first: tap 0 of what is left, by right-aligned axis. */
+void conv_trim(struct conv_dims *d, int64_t first[3]);
+
 /* Of a Conv, FusedConv or such a ConvGradInput call: right-aligned dimensions and the epilogue. */
 yk_err conv_setup(struct host_call *c, struct conv_dims *d, struct conv_epilogue *e);
 

@@ -1,5 +1,6 @@
 /* conv.gemm: a convolution as a product of pixels by weights. A tile gathers the patches of its own pixels into scratch
- * (channels are contiguous, so a patch is a few runs); a 1x1 kernel of stride 1 reads the input in place. */
+ * (channels are contiguous, so a patch is a few runs); a 1x1 kernel of stride 1 reads the input in place.
+ * conv.trim: the same without the taps that see padding only, where the run packs the weights. */
 #include <string.h>
 
 #include "kernels/simd_last.h"
@@ -62,16 +63,41 @@ static int64_t packed_bytes(const struct conv_dims *d, const struct plan *p)
     return (d->group * simd_packed(simd_isa_best(), p->k, p->oc) * (int64_t)sizeof(float) + 63) / 64 * 64;
 }
 
-static void sizes(const struct op_ctx *c, struct backend_form *f)
+static void sizes_of(const struct op_ctx *c, bool trim, struct backend_form *f)
 {
     struct conv_dims d;
     struct plan p;
+    int64_t first[3];
     if (!simd_last_claim(c, &d))
         return;
+    if (trim)
+        conv_trim(&d, first);
     make_plan(&d, &p);
     f->workspace_bytes =
         simd_last_workspace(c, &d) + simd_last_slots_most(p.bytes, (p.blocks + TILES_WANTED) * d.group);
     *(c->weights_vary ? &f->workspace_bytes : &f->packed_bytes) += packed_bytes(&d, &p);
+}
+
+static void sizes(const struct op_ctx *c, struct backend_form *f)
+{
+    sizes_of(c, false, f);
+}
+
+static void sizes_trim(const struct op_ctx *c, struct backend_form *f)
+{
+    sizes_of(c, true, f);
+}
+
+/* Where some taps see padding only. Weights packed before would have to know the sizes of the run. */
+static bool claim_trim(const struct op_ctx *c)
+{
+    struct conv_dims d, less;
+    int64_t first[3];
+    if (!c->weights_vary || !claim(c) || !simd_last_claim(c, &d))
+        return false;
+    less = d;
+    conv_trim(&less, first);
+    return less.k[1] < d.k[1] || less.k[2] < d.k[2];
 }
 
 /* Panel i of all groups. */
@@ -187,15 +213,20 @@ static void weights_tile(void *arg, int64_t i, int thread)
     pack_panel(&j->weights, i, j->to);
 }
 
-static yk_err run(struct host_call *c)
+static yk_err run_with(struct host_call *c, bool trim)
 {
     struct job j = {.b = c->packed};
+    int64_t first_tap[3];
     yk_err err = simd_last_begin(c, &j.s);
     if (err)
         return err;
+    if (trim)
+        conv_trim(&j.s.d, first_tap);
     make_plan(&j.s.d, &j.p);
     if (!c->packed) { /* weights that vary */
         simd_weights_of(c->node, &c->in[1].shape, c->in[1].data, &j.weights);
+        if (trim)
+            simd_weights_trim(&j.weights, &j.s.d, first_tap);
         j.b = j.to = (float *)j.s.rest;
         j.s.rest += packed_bytes(&j.s.d, &j.p);
         pool_run(c->pool, j.weights.groups * simd_weights_panels(&j.weights), weights_tile, &j);
@@ -207,11 +238,24 @@ static yk_err run(struct host_call *c)
     return YK_OK;
 }
 
-#define ROW(dom, name)                                                                                            \
-    {                                                                                                             \
-        .domain = dom, .op = name, .kind = "conv.gemm", .claim = claim, .sizes = sizes, .pack = pack, .run = run, \
-        .layout = HOST_ANY                                                                                        \
+static yk_err run(struct host_call *c)
+{
+    return run_with(c, false);
+}
+
+static yk_err run_trim(struct host_call *c)
+{
+    return run_with(c, true);
+}
+
+#define ROW(dom, name, its_kind, claims, ask, packs, fn)                                                      \
+    {                                                                                                         \
+        .domain = dom, .op = name, .kind = its_kind, .claim = claims, .sizes = ask, .pack = packs, .run = fn, \
+        .layout = HOST_ANY                                                                                    \
     }
+#define ROWS(dom, name)                                                  \
+    ROW(dom, name, "conv.trim", claim_trim, sizes_trim, NULL, run_trim), \
+        ROW(dom, name, "conv.gemm", claim, sizes, pack, run)
 static const struct host_kernel rows[] = {
-    ROW("ai.yoke", "FusedConv"), ROW("", "Conv"), ROW("ai.yoke", "ConvGradInput")};
+    ROWS("ai.yoke", "FusedConv"), ROWS("", "Conv"), ROWS("ai.yoke", "ConvGradInput")};
 const struct host_rows simd_direct = {rows, (int)YK_COUNT(rows)};

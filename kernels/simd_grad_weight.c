@@ -81,8 +81,10 @@ static void sizes(const struct op_ctx *c, struct backend_form *f)
 {
     struct conv_dims d;
     struct plan p;
+    int64_t first[3];
     if (!dims_of(c, &d))
         return;
+    conv_trim(&d, first);
     make_plan(&d, &p);
     f->workspace_bytes = simd_last_bytes(c->in[0]) + simd_last_bytes(c->in[1]) + simd_last_bytes(&c->out[0]) +
                          p.sums_bytes + p.slots * p.slot_bytes;
@@ -90,8 +92,9 @@ static void sizes(const struct op_ctx *c, struct backend_form *f)
 
 struct job {
     const struct simd_isa *isa;
-    struct conv_dims d;
+    struct conv_dims d; /* without taps that see padding only: their gradient is 0 */
     struct plan p;
+    int64_t kh, kw, first[3]; /* of the kernel as it is */
     const float *x, *dy;
     float *sums, *dw;
     struct simd_slots slots;
@@ -197,16 +200,29 @@ static void turn_tile(void *arg, int64_t i, int thread)
     const struct plan *p = &j->p;
     int64_t bands = ceil_div(p->n, TURN), group = i / bands, first = i % bands * TURN, n = YK_MIN(TURN, p->n - first);
     const float *from = j->sums + group * p->m * p->ldn + first;
-    float *to = j->dw + (group * p->oc + first) * p->m;
-    if (p->taps == 1) {
+    int64_t stored = j->kh * j->kw;
+    float *to = j->dw + (group * p->oc + first) * p->ic * stored;
+    if (stored == 1) {
         j->isa->transpose(to, p->m, from, p->ldn, p->m, n);
         return;
     }
     int slot = simd_last_take(&j->slots);
     float *all = simd_last_slot(&j->slots, slot);
     j->isa->transpose(all, p->m, from, p->ldn, p->m, n);
-    for (int64_t o = 0; o < n; o++)
-        j->isa->transpose(to + o * p->m, p->taps, all + o * p->m, p->ic, p->taps, p->ic);
+    if (stored != p->taps)
+        memset(to, 0, (size_t)(n * p->ic * stored) * sizeof(float));
+    for (int64_t o = 0; o < n; o++) {
+        if (stored == p->taps) {
+            j->isa->transpose(to + o * p->m, p->taps, all + o * p->m, p->ic, p->taps, p->ic);
+            continue;
+        }
+        for (int64_t t = 0; t < p->taps; t++) {
+            int64_t y = j->first[1] + t / j->d.k[2], x = j->first[2] + t % j->d.k[2];
+            float *at = to + o * p->ic * stored + y * j->kw + x;
+            for (int64_t k = 0; k < p->ic; k++)
+                at[k * stored] = all[o * p->m + t * p->ic + k];
+        }
+    }
     simd_last_give(&j->slots, slot);
 }
 
@@ -218,6 +234,9 @@ static yk_err run(struct host_call *c)
     if (err)
         return err;
     conv_right_align(&j.d);
+    j.kh = j.d.k[1];
+    j.kw = j.d.k[2];
+    conv_trim(&j.d, j.first);
     make_plan(&j.d, &j.p);
     j.x = simd_last_input(c, 0, &rest);
     j.dy = simd_last_input(c, 1, &rest);

@@ -18,6 +18,31 @@ void simd_weights_of(const struct node *n, const struct shape *s, const float *w
         .turned = conv_is_grad_input(n)};
     for (int i = 2; i < s->rank; i++)
         out->taps *= s->dims[i];
+    out->kw = out->width = s->rank > 2 ? s->dims[s->rank - 1] : 1;
+    out->kh = out->taps / YK_MAX(out->kw, 1);
+}
+
+void simd_weights_trim(struct simd_weights *s, const struct conv_dims *d, const int64_t first[3])
+{
+    s->first[0] = first[1];
+    s->first[1] = first[2];
+    s->width = d->k[2];
+    s->taps = d->k[1] * d->k[2];
+}
+
+/* A column's channel and used tap to a row each, where not all taps are used. */
+static void few_taps(const struct simd_weights *s, const float *w, int64_t have, int64_t width, float *out)
+{
+    int64_t stored = simd_weights_stored(s), k = simd_weights_k(s);
+    int64_t column = s->turned ? stored : s->ic * stored, row = s->turned ? s->ic * stored : stored;
+    memset(out, 0, (size_t)(s->taps * k * width) * sizeof(float));
+    for (int64_t t = 0; t < s->taps; t++) {
+        int64_t y = s->first[0] + t / s->width, x = s->first[1] + t % s->width;
+        const float *from = w + (s->turned ? (s->kh - 1 - y) * s->kw + s->kw - 1 - x : y * s->kw + x);
+        for (int64_t i = 0; i < have; i++)
+            for (int64_t r = 0; r < k; r++)
+                out[(t * k + r) * width + i] = from[i * column + r * row];
+    }
 }
 
 /* Rows begin..end of (channel, tap) of the columns first.. of a group, width floats each. */
@@ -42,8 +67,12 @@ void simd_weights_panel(const struct simd_weights *s, int64_t group, int64_t pan
 {
     int64_t nr = s->isa->nr, first = panel * nr, width = simd_weights_width(s, panel), k = simd_weights_k(s);
     int64_t have = YK_MIN(simd_weights_n(s) - first, nr);
-    const float *w = s->w + group * s->oc * s->ic * s->taps;
+    const float *w = s->w + group * s->oc * s->ic * simd_weights_stored(s);
     float *out = packed + first * k * s->taps;
+    if (s->taps != simd_weights_stored(s)) {
+        few_taps(s, w + first * simd_weights_stored(s) * (s->turned ? 1 : s->ic), have, width, out);
+        return;
+    }
     if (s->turned) {
         for (int64_t o = 0; o < s->oc; o++)
             turned_rows(s, w + (o * s->ic + first) * s->taps, have, width, k * width, out + o * width);

@@ -10,10 +10,18 @@
 struct simd_weights {
     const struct simd_isa *isa;
     const float *w;               /* (groups * oc, ic, taps) */
-    int64_t groups, oc, ic, taps; /* oc and ic of a group, as stored */
+    int64_t groups, oc, ic, taps; /* oc and ic of a group, as stored; taps that are used */
     bool turned;
+    int64_t kh, kw, first[2], width; /* stored taps; the first used ones (of the turned kernel); used taps of a row */
 };
 void simd_weights_of(const struct node *n, const struct shape *shape, const float *w, struct simd_weights *out);
+
+/* Only the taps that conv_trim left. */
+void simd_weights_trim(struct simd_weights *s, const struct conv_dims *d, const int64_t first[3]);
+static inline int64_t simd_weights_stored(const struct simd_weights *s)
+{
+    return s->kh * s->kw;
+}
 
 /* Columns of the packed matrix and rows for each tap. */
 static inline int64_t simd_weights_n(const struct simd_weights *s)

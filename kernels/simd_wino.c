@@ -70,20 +70,34 @@ static bool claim(const struct op_ctx *c)
     return true;
 }
 
-/* Wide tiles do not pay where there are few: their weights are read for little work. */
-static bool later4(const struct op_ctx *c)
+/* Which is best: tiles of 4 or 2, or 0 for none. Wide tiles do not pay where there are few: their weights are read for
+ * little work. Weights that vary are transformed for this run alone; what that costs for one pair of channels is
+ * measured in multiplications. */
+static int best(const struct op_ctx *c)
 {
     struct conv_dims d;
-    struct plan p;
+    struct plan p4, p2;
+    int64_t first[3];
     if (!simd_last_claim(c, &d))
-        return true;
-    make_plan(&d, 4, &p);
-    return p.tiles < 12;
+        return 4;
+    make_plan(&d, 4, &p4);
+    if (!c->weights_vary)
+        return p4.tiles < 12 ? 2 : 4;
+    make_plan(&d, 2, &p2);
+    int64_t wide = 36 * p4.tiles + 350, narrow = 16 * p2.tiles + 200, pixels = d.n * d.out[1] * d.out[2];
+    conv_trim(&d, first);
+    int64_t direct = d.k[1] * d.k[2] * (pixels + 20);
+    return direct < wide && direct < narrow ? 0 : narrow < wide ? 2 : 4;
+}
+
+static bool later4(const struct op_ctx *c)
+{
+    return best(c) != 4;
 }
 
 static bool later2(const struct op_ctx *c)
 {
-    return !later4(c);
+    return best(c) != 2;
 }
 
 /* Weights that vary are transformed by the run: all at once, or where that is too much, panel by panel between the
