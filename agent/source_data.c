@@ -166,7 +166,7 @@ static float divisor_of(const struct source_data *d, const struct pipeline *p)
         return (float)d->count;
     for (int64_t i = 0; i < d->count * each; i++)
         ids += ((const int64_t *)d->y)[i] != c->ignore_index;
-    return (float)ids;
+    return (float)YK_MAX(ids, (int64_t)1); /* where nothing counts all gradients are zero */
 }
 
 yk_err source_data_read_step(struct source_data *d, const struct pipeline *p, int64_t step, int64_t first,

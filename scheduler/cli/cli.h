@@ -77,6 +77,7 @@ int cli_local_infer(struct cli *c);
 int cli_local_batch(struct cli *c);
 int cli_local_bench(struct cli *c);
 int cli_local_check(struct cli *c);
+int cli_train(struct cli *c);
 int cli_local_train(struct cli *c);
 int cli_local_ops(struct cli *c);
 

@@ -116,7 +116,7 @@ static void on_interrupt(int number)
     interrupted = 1;
 }
 
-yk_err job_watch(struct cli *c, const char *id, struct json **row, struct yk_diag *why)
+yk_err job_watch(struct cli *c, const char *id, job_on_look look, void *arg, struct json **row, struct yk_diag *why)
 {
     struct progress bar;
     char *label = yk_xasprintf("job %s", id);
@@ -156,6 +156,8 @@ yk_err job_watch(struct cli *c, const char *id, struct json **row, struct yk_dia
             snprintf(text, sizeof text, "%s%s%s", state, error[0] ? ": " : "", error);
         else
             snprintf(text, sizeof text, rate > 0 ? "%s, %.0f samples/s" : "%s", state, rate);
+        if (!bar.still && look)
+            look(arg, id, text, sizeof text);
         progress_show(&bar, json_i64(json_find(job, "done"), 0), json_i64(json_find(job, "samples"), 0), text);
         /* The long poll ends early when something happens. */
         char tail[80];
@@ -179,7 +181,8 @@ yk_err job_watch(struct cli *c, const char *id, struct json **row, struct yk_dia
     return err;
 }
 
-yk_err job_run(struct cli *c, const struct yk_buf *request, char *id, struct json **row, struct yk_diag *why)
+yk_err job_run(struct cli *c, const struct yk_buf *request, char *id, job_on_look look, void *arg, struct json **row,
+    struct yk_diag *why)
 {
     struct json *answer = NULL;
     if (request->failed)
@@ -189,7 +192,7 @@ yk_err job_run(struct cli *c, const struct yk_buf *request, char *id, struct jso
         return err;
     snprintf(id, 24, "%lld", (long long)json_i64(json_find(answer, "job"), 0));
     json_free(answer);
-    return job_watch(c, id, row, why);
+    return job_watch(c, id, look, arg, row, why);
 }
 
 char *job_percent(const char *text)

@@ -105,7 +105,7 @@ int cli_job(struct cli *c)
     if (!path)
         return not_a_job(c);
     if (c->o.watch)
-        err = job_watch(c, c->args.at[0], &job, &why);
+        err = job_watch(c, c->args.at[0], NULL, NULL, &job, &why);
     else
         err = cli_rest_call(c, "GET", path, NULL, &job, &why);
     free(path);

@@ -104,7 +104,6 @@
             "train|frozen", NULL),                                                                                     \
         KEY("augment", CONF_STR, NULL, "Changes of images: random-resized-crop, pad-crop:PIXELS, flip.", augment,      \
             NULL, "LIST"),                                                                                             \
-        KEY("resume", CONF_BOOL, NULL, "Go on from the last checkpoint.", resume, NULL, NULL),                         \
         KEY("output", CONF_STR, NULL, "Where the trained model goes.", output, NULL, "trained.onnx")
 
 static const struct conf_key keys_rest[] = {
@@ -117,19 +116,26 @@ static const struct conf_key keys_model_new[] = {NUMBER("classes", "10", 1, 1000
 static const struct conf_key keys_job[] = {
     KEY("watch", CONF_BOOL, NULL, "Follow the job until it ends.", watch, NULL, NULL)};
 static const struct conf_key keys_plan[] = {
-    KEY("job", CONF_STR, "batch", "Kind of job: infer or batch.", job, NULL, "KIND"), KEY_OBJECTIVE, KEY_BATCH("1"),
-    KEY_MICROBATCH, KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN, KEY_SIZE,
+    KEY("job", CONF_STR, "batch", "Kind of job: infer, batch or train.", job, NULL, "KIND"), KEY_OBJECTIVE,
+    KEY_BATCH("1"), KEY_MICROBATCH, KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN, KEY_SIZE,
     KEY("explain", CONF_BOOL, NULL, "Say why this plan.", explain, NULL, NULL)};
 static const struct conf_key keys_infer[] = {KEY_INPUTS, KEY_OUTPUTS, KEY_LABELS, KEYS_IMAGE, KEY_MEAN, KEY_STD,
     KEY_OBJECTIVE, KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN};
 static const struct conf_key keys_batch[] = {KEY_DATA, KEY_SPLIT, KEY_SOURCE, KEY_BATCH("64"), KEY_MICROBATCH,
     KEY_OUTPUT, KEYS_IMAGE, KEY_OBJECTIVE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_SIZE};
+static const struct conf_key keys_train[] = {KEY_DATA,
+    KEY("split", CONF_STR, "train", "Part of the data set.", split, NULL, "S"), KEY_SOURCE, KEYS_TRAIN,
+    KEY("resume", CONF_BOOL, NULL, "Follow the training of this model that is open.", resume, NULL, NULL),
+    NUMBER("checkpoint-every", NULL, 0, MANY, "Steps between two checkpoint sets; 0: chosen.", checkpoint_every, "N"),
+    KEY("plot", CONF_STR, NULL, "The loss curve as a picture.", plot, NULL, "loss.svg"), KEYS_IMAGE, KEY_CODEC, KEY_PIN,
+    KEY_MEAN, KEY_STD, KEY_PLAN, KEY_SIZE};
 static const struct conf_key keys_local_infer[] = {
     KEY_INPUTS, KEY_OUTPUTS, KEY_LABELS, KEYS_IMAGE, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_THREADS, KEY_BACKEND};
 static const struct conf_key keys_local_batch[] = {KEY_DATA, KEY_SPLIT, KEY_BATCH("64"), KEY_MICROBATCH, KEY_OUTPUT,
     KEYS_IMAGE, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_THREADS, KEY_BACKEND};
 static const struct conf_key keys_local_train[] = {
     KEY("data", CONF_STR, NULL, "What is trained with: a folder or file here.", data, NULL, "PATH"), KEYS_TRAIN,
+    KEY("resume", CONF_BOOL, NULL, "Go on from the last checkpoint.", resume, NULL, NULL),
     KEY("recompute", CONF_BOOL, NULL, "Compute cheap values again instead of keeping them.", recompute, NULL, NULL),
     NUMBER("accumulate", "1", 1, 1000000, "Batches whose gradients are added up before a step.", accumulate, "K"),
     KEY("checkpoint", CONF_STR, NULL, "Folder in which the training is kept.", checkpoint, NULL, "DIR"),
@@ -159,6 +165,7 @@ static const struct cli_command commands[] = {
     {"plan", "MODEL", "Where the stages would go, and why.", KEYS(keys_plan), 1, 1, cli_plan},
     {"infer", "MODEL --input=[NAME=]FILE", "Run one sample or batch.", KEYS(keys_infer), 1, 1, cli_infer},
     {"batch", "MODEL --data=PATH|NAME", "Run a whole data set.", KEYS(keys_batch), 1, 1, cli_batch},
+    {"train", "MODEL --data=PATH|NAME", "Train a model on the fleet.", KEYS(keys_train), 1, 1, cli_train},
     {"job", "ID", "One job: state, progress, events.", KEYS(keys_job), 1, 1, cli_job},
     {"cancel", "ID", "End a job.", NO_KEYS, 1, 1, cli_cancel},
     {"local infer", "FILE.onnx --input=[NAME=]FILE", "Run one sample or batch on this machine, without a scheduler.",

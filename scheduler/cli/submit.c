@@ -143,7 +143,7 @@ int cli_batch(struct cli *c)
     json_put_key(&out, "accuracy");
     json_put_bool(&out, true);
     json_close(&out, '}');
-    if ((err = job_run(c, &body, id, &row, &why))) {
+    if ((err = job_run(c, &body, id, NULL, NULL, &row, &why))) {
         if (c->o.json && row)
             job_print_json(row, 0);
         goto out;

@@ -1,6 +1,7 @@
 """Training over several agents: the bits of one device for every split, and after every loss."""
 import gzip
 import hashlib
+import json
 import random
 import signal
 import threading
@@ -245,3 +246,23 @@ def test_bad_requests():
             request["train"] = train
             status, answer = t.fleet.request("POST", "/v1/jobs", request)
             assert status == 400 and says in answer["text"], answer
+
+
+def test_command_equals_local():
+    """`yoke train` over two agents and `yoke local train` with the plan's forms: the same file, the same curve."""
+    with Trainings(["a", "b"]) as t:
+        plan, whole_plan = t.fleet.dir / "plan.json", t.fleet.dir / "whole.json"
+        plan.write_text(json.dumps(t.cut("ab", [3])))
+        whole_plan.write_text(json.dumps(t.plan))
+        flags = ["--epochs=2", "--batch=16", "--microbatch=4", "--seed=5", "--val=none", "--json"]
+        ours = t.fleet.yoke("train", "model", "--data=small", "--source=a", *flags, f"--plan={plan}",
+                            f"--output={t.fleet.dir}/fleet.onnx", f"--plot={t.fleet.dir}/loss.svg")
+        local = harness.local("train", t.fleet.dir / "model.onnx", f"--data={t.root}/small", *flags, "--threads=1",
+                              f"--plan={whole_plan}", f"--output={t.fleet.dir}/local.onnx")
+        curves = [[(r["step"], r["loss"]) for r in map(json.loads, done.out.splitlines()) if "step" in r]
+                  for done in (ours, local)]
+        assert len(curves[0]) == 26 and curves[0] == curves[1], curves
+        assert (t.fleet.dir / "fleet.onnx").read_bytes() == (t.fleet.dir / "local.onnx").read_bytes()
+        assert "<svg" in (t.fleet.dir / "loss.svg").read_text()[:300]
+        assert t.fleet.yoke("train", "model", "--data=small", "--source=a", "--lr=x", ok=False).code == 1
+        assert t.fleet.yoke("train", "model", "--resume", ok=False).code == 1

@@ -1,0 +1,314 @@
+/* `yoke train`: a model is trained by the fleet. The flags are those of `yoke local train`; what comes out is too. */
+#include "scheduler/cli/datasets.h"
+#include "scheduler/cli/job.h"
+#include "scheduler/cli/plot.h"
+#include "scheduler/cli/rest.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STEPS_PAGE 10000
+
+struct training {
+    struct cli *c;
+    int64_t steps; /* told so far */
+    float *losses;
+    double last_loss;
+};
+
+/* ---- the request ---- */
+
+static yk_err put_number(struct json_out *out, const char *key, const char *flag, const char *text, struct yk_diag *why)
+{
+    char *end;
+    if (!text)
+        return YK_OK;
+    double v = strtod(text, &end);
+    if (end == text || *end || !isfinite(v))
+        return yk_fail(why, YK_INVAL, "--%s=%s is not a number", flag, text);
+    json_put_key(out, key);
+    json_put_f64(out, v);
+    return YK_OK;
+}
+
+static void put_text(struct json_out *out, const char *key, const char *text)
+{
+    if (!text)
+        return;
+    json_put_key(out, key);
+    json_put_str(out, text);
+}
+
+/* "constant", "cosine[:LOWEST]", "step:EPOCHS[:FACTOR]" as the keys of a request. */
+static yk_err put_schedule(struct json_out *out, const char *text, struct yk_diag *why)
+{
+    char *copy = yk_xstrdup(text), *rest = copy, *kind = strsep(&rest, ":");
+    char *first = strsep(&rest, ":"), *second = strsep(&rest, ":");
+    bool step = strcmp(kind, "step") == 0, cosine = strcmp(kind, "cosine") == 0;
+    yk_err err = YK_OK;
+    if ((!step && !cosine && strcmp(kind, "constant") != 0) || rest || (step && !first) || (!step && second) ||
+        (!step && !cosine && first))
+        err = yk_fail(why, YK_INVAL, "--schedule=%s: constant, cosine[:LOWEST_LR], or step:EPOCHS[:FACTOR]", text);
+    if (!err) {
+        put_text(out, "schedule", kind);
+        err = put_number(out, step ? "schedule_epochs" : "schedule_floor", "schedule", first, why);
+    }
+    if (!err)
+        err = put_number(out, "schedule_gamma", "schedule", second, why);
+    free(copy);
+    return err;
+}
+
+static yk_err put_val(struct cli *c, struct json_out *out, struct yk_diag *why)
+{
+    char *end;
+    if (!c->o.val || strcmp(c->o.val, "none") == 0)
+        return YK_OK;
+    double share = strtod(c->o.val, &end);
+    if (*end || !(share > 0 && share < 1))
+        return yk_fail(why, YK_INVAL,
+            "--val=%s: a share between 0 and 1 of the samples, or none; `yoke local train` takes another set too",
+            c->o.val);
+    json_put_key(out, "val");
+    json_put_f64(out, share);
+    return YK_OK;
+}
+
+static yk_err put_train(struct cli *c, struct json_out *out, struct yk_diag *why)
+{
+    const struct cli_opts *o = &c->o;
+    json_put_key(out, "train");
+    json_open(out, '{');
+    json_put_key(out, "epochs");
+    json_put_i64(out, o->epochs);
+    json_put_key(out, "seed");
+    json_put_i64(out, o->seed);
+    put_text(out, "optimizer", o->optimizer ? "adamw" : "sgd");
+    put_text(out, "loss", o->loss);
+    put_text(out, "loss_output", o->loss_output);
+    put_text(out, "bn", o->bn ? "frozen" : "train");
+    put_text(out, "augment", o->augment);
+    json_put_key(out, "nesterov");
+    json_put_bool(out, o->nesterov);
+    json_put_key(out, "warmup");
+    json_put_i64(out, o->warmup);
+    json_put_key(out, "ignore_index");
+    json_put_i64(out, o->ignore_index);
+    json_put_key(out, "clip_norm");
+    json_put_f64(out, o->clip_norm);
+    json_put_key(out, "checkpoint_every");
+    json_put_i64(out, o->checkpoint_every);
+    json_put_key(out, "freeze");
+    json_open(out, '[');
+    for (int i = 0; i < o->freeze.n; i++)
+        json_put_str(out, o->freeze.at[i]);
+    json_close(out, ']');
+    yk_err err = put_number(out, "lr", "lr", o->lr, why);
+    if (!err)
+        err = put_number(out, "momentum", "momentum", o->momentum, why);
+    if (!err)
+        err = put_number(out, "weight_decay", "weight-decay", o->weight_decay, why);
+    if (!err)
+        err = put_number(out, "label_smoothing", "label-smoothing", o->label_smoothing, why);
+    if (!err)
+        err = put_schedule(out, o->schedule, why);
+    if (!err)
+        err = put_val(c, out, why);
+    json_close(out, '}');
+    return err;
+}
+
+/* ---- following ---- */
+
+/* Tells the steps that are new: lines for programs, the last one's loss for the bar. */
+static void tell_steps(void *arg, const char *id, char *text, size_t size)
+{
+    struct training *t = arg;
+    for (bool more = true; more;) {
+        struct json *rows = NULL;
+        char tail[80];
+        snprintf(tail, sizeof tail, "/steps?from=%" PRId64 "&limit=%d", t->steps, STEPS_PAGE);
+        char *path = job_path(id, tail);
+        if (cli_rest_call(t->c, "GET", path, NULL, &rows, NULL) != YK_OK)
+            rows = NULL;
+        free(path);
+        for (size_t i = 0; i < json_len(rows); i++) {
+            const struct json *row = json_at(rows, i);
+            if (json_i64(json_find(row, "step"), -1) != t->steps)
+                continue;
+            t->last_loss = json_f64(json_find(row, "loss"), NAN);
+            t->losses = yk_xrealloc(t->losses, ((size_t)t->steps + 1) * sizeof *t->losses);
+            t->losses[t->steps++] = (float)t->last_loss;
+            if (t->c->o.json)
+                printf("{\"step\":%" PRId64 ",\"loss\":%.17g,\"ms\":%.3f}\n", t->steps, t->last_loss,
+                    json_f64(json_find(row, "ms"), 0));
+        }
+        more = json_len(rows) == STEPS_PAGE;
+        json_free(rows);
+    }
+    fflush(stdout);
+    size_t used = strlen(text);
+    if (t->steps && used + 1 < size)
+        snprintf(text + used, size - used, ", loss %.4f", t->last_loss);
+}
+
+/* The newest training of the model that has not ended. id: 24 bytes. */
+static yk_err find_open(struct cli *c, char *id, struct yk_diag *why)
+{
+    struct json *rows = NULL;
+    yk_err err = cli_rest_call(c, "GET", "/v1/jobs", NULL, &rows, why);
+    id[0] = '\0';
+    for (size_t i = 0; i < json_len(rows) && !id[0]; i++) {
+        const struct json *row = json_at(rows, i);
+        bool open = json_kind(json_find(row, "ended_at")) == JSON_NULL;
+        if (open && strcmp(json_str(json_find(row, "kind"), ""), "train") == 0 &&
+            strcmp(json_str(json_find(row, "model"), ""), c->args.at[0]) == 0)
+            snprintf(id, 24, "%" PRId64, json_i64(json_find(row, "job"), 0));
+    }
+    json_free(rows);
+    if (!err && !id[0])
+        err = yk_fail(
+            why, YK_NOTFOUND, "no training of model '%s' is open: leave out --resume to begin one", c->args.at[0]);
+    return err;
+}
+
+/* ---- how good it is ---- */
+
+/* The accuracy of the trained model over the test split, by a job of its own; NaN if there is nothing to tell it by. */
+static double judge(struct cli *c, const char *id, const struct yk_buf *model)
+{
+    struct yk_buf body = {0};
+    struct json_out out;
+    struct json *answer = NULL, *row = NULL;
+    char hash[65], batch[24], *was = c->args.at[0], *name = yk_xasprintf("%.80s@%s", was, id);
+    char *split = c->o.split, *plan = c->o.plan;
+    double accuracy = NAN;
+    yk_err err = cli_rest_upload(c, name, model->data, model->len, hash, NULL);
+    if (!err) {
+        json_out_init(&out, &body, 0);
+        json_open(&out, '{');
+        put_text(&out, "name", name);
+        put_text(&out, "blob", hash);
+        json_close(&out, '}');
+        err = cli_rest_call(c, "POST", "/v1/models", &body, &answer, NULL);
+    }
+    json_free(answer);
+    yk_buf_free(&body);
+    body = (struct yk_buf){0};
+    if (err) {
+        free(name);
+        return NAN;
+    }
+    c->args.at[0] = name;
+    c->o.split = yk_xstrdup("t10k");
+    c->o.plan = NULL;
+    json_out_init(&out, &body, 0);
+    err = job_request(c, "batch", &out, NULL);
+    if (!err)
+        err = datasets_submit(c, &out, NULL);
+    json_put_key(&out, "accuracy");
+    json_put_bool(&out, true);
+    json_close(&out, '}');
+    if (!err && job_run(c, &body, batch, NULL, NULL, &row, NULL) == YK_OK)
+        accuracy = json_f64(json_find(row, "accuracy"), NAN);
+    json_free(row);
+    yk_buf_free(&body);
+    free(c->o.split);
+    c->o.split = split;
+    c->o.plan = plan;
+    c->args.at[0] = was;
+    char *path = yk_xasprintf("/v1/models/%s", name);
+    answer = NULL;
+    (void)cli_rest_call(c, "DELETE", path, NULL, &answer, NULL);
+    json_free(answer);
+    free(path);
+    free(name);
+    return accuracy;
+}
+
+static void print_end(struct cli *c, const struct training *t, const struct json *row, const char *id, double accuracy)
+{
+    double rate = json_f64(json_find(row, "images_per_s"), 0);
+    if (!c->o.json) {
+        printf("%" PRId64 " steps  final loss %.6g", t->steps, t->last_loss);
+        if (!isnan(accuracy))
+            printf("  test accuracy %.4f", accuracy);
+        printf("  %.1f images/s  job %s\n", rate, id);
+        return;
+    }
+    struct yk_buf b = {0};
+    struct json_out out;
+    json_out_init(&out, &b, 0);
+    json_open(&out, '{');
+    json_put_key(&out, "job");
+    json_put_i64(&out, atoll(id));
+    json_put_key(&out, "images_per_s");
+    json_put_f64(&out, rate);
+    json_put_key(&out, "final_loss");
+    json_put_f64(&out, t->last_loss);
+    json_put_key(&out, "test_accuracy");
+    json_put_f64(&out, accuracy);
+    json_close(&out, '}');
+    printf("%.*s\n", (int)b.len, (const char *)b.data);
+    yk_buf_free(&b);
+}
+
+static yk_err plot(const struct training *t, struct yk_diag *why)
+{
+    struct yk_buf file = {0};
+    struct plot p = {.title = t->c->args.at[0], .y = t->losses, .n = t->steps};
+    yk_err err = plot_svg(&p, &file, why);
+    if (!err)
+        err = cli_write_file(t->c->o.plot, file.data, file.len, why);
+    yk_buf_free(&file);
+    return err;
+}
+
+int cli_train(struct cli *c)
+{
+    struct yk_diag why = {0};
+    struct yk_buf body = {0}, model = {0};
+    struct json_out out;
+    struct json *row = NULL;
+    struct training t = {.c = c};
+    char id[24] = "";
+    if (!c->o.data && !c->o.resume) {
+        fprintf(stderr, "yoke: train needs --data=PATH or a name under a data root of --source\n");
+        return CLI_USAGE;
+    }
+    yk_err err = YK_OK;
+    if (c->o.resume) {
+        err = find_open(c, id, &why);
+        if (!err)
+            err = job_watch(c, id, tell_steps, &t, &row, &why);
+    } else {
+        json_out_init(&out, &body, 0);
+        err = job_request(c, "train", &out, &why);
+        if (!err)
+            err = datasets_submit(c, &out, &why);
+        if (!err)
+            err = put_train(c, &out, &why);
+        json_close(&out, '}');
+        if (!err)
+            err = job_run(c, &body, id, tell_steps, &t, &row, &why);
+    }
+    if (!err) {
+        char text[8] = "";
+        tell_steps(&t, id, text, sizeof text);
+        err = job_output(c, id, NULL, &model, &why);
+    }
+    if (!err && c->o.output)
+        err = cli_write_file(c->o.output, model.data, model.len, &why);
+    if (!err && c->o.plot)
+        err = plot(&t, &why);
+    bool judged = !err && c->o.data && !(c->o.val && strcmp(c->o.val, "none") == 0);
+    if (!err)
+        print_end(c, &t, row, id, judged ? judge(c, id, &model) : NAN);
+    json_free(row);
+    free(t.losses);
+    yk_buf_free(&body);
+    yk_buf_free(&model);
+    return err ? cli_fail(err, &why) : CLI_DONE;
+}
