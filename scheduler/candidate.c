@@ -190,10 +190,12 @@ yk_err candidate_score(
     double *busy = yk_xalloc(((size_t)m->n_resources + 1) * sizeof *busy);
     int32_t from = fixed > 0 ? fixed : 1,
             to = fixed > 0 ? fixed : (int32_t)YK_MIN((int64_t)max_depth, YK_MAX(c->count, (int64_t)1));
+    int32_t looked = 0;
     c->depth = 0;
     yk_err err = YK_OK;
     for (int32_t depth = from; depth <= to; depth++) {
         double step;
+        looked = depth;
         if ((err = candidate_memory(m, c, depth, why)) || (err = score_at(m, c, depth, &step, busy)))
             break;
         if (c->depth == 0 || step < c->step_ms * (1 - 1e-9)) {
@@ -205,12 +207,15 @@ yk_err candidate_score(
                     top = r;
             cost_resource_name(m, top, c->bottleneck);
         }
+        bool whole = m->req->batch <= 0 || m->req->batch % c->microbatch == 0;
+        if (fixed <= 0 && whole && c->step_ms <= c->cost_ms * (1 + 1e-9)) /* no depth can take less */
+            break;
     }
     free(busy);
     if (c->depth == 0)
         return err ? err : yk_fail(why, YK_INTERNAL, "no depth could be scored");
     /* What was looked at last is what the plan has, most often. */
-    return c->depth == to && !err ? YK_OK : candidate_memory(m, c, c->depth, why);
+    return c->depth == looked && !err ? YK_OK : candidate_memory(m, c, c->depth, why);
 }
 
 /* ---- words ---- */

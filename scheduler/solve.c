@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_DEPTH 8
-#define CHAINS 6   /* best chains kept of each search */
-#define SPLITS 12  /* of a training */
-#define SLACK 0.25 /* the event model may prefer what costs so much more by the closed form, hardly anything beyond */
+#define MAX_DEPTH 8 /* looked at in any case */
+#define DEEPEST 64
+#define CHAINS 6  /* best chains kept of each search */
+#define SPLITS 12 /* of a training */
 
 static const char *const objective_names[] = {"latency", "throughput", "cloud-cost"};
 
@@ -179,7 +179,7 @@ static void add_singles(struct size_pool *p, int32_t source, struct yk_buf *reas
 }
 
 static yk_err search_size(struct pool *pool, struct size_pool *p, const struct solve_request *req,
-    struct yk_buf *reasons, struct yk_diag *why)
+    const struct solve_hints *hints, struct yk_buf *reasons, struct yk_diag *why)
 {
     const struct view *v = p->model.view;
     for (int32_t source = 0; source < v->n_agents; source++) {
@@ -190,23 +190,45 @@ static yk_err search_size(struct pool *pool, struct size_pool *p, const struct s
         add_singles(p, source, reasons);
         for (int32_t i = 0; i < p->n; i++)
             pool->least_ms = YK_MIN(pool->least_ms, p->at[i].cost_ms);
+        yk_err err = YK_OK;
         if (req->training) {
-            yk_err err = add_splits(pool, p, source, why);
-            if (err)
+            if ((err = add_splits(pool, p, source, why)))
                 return err;
             continue;
         }
+        for (int32_t i = 0; hints && i < hints->n && !err; i++)
+            if (hints->chains[i].source == source && hints->microbatch[i] == p->model.microbatch &&
+                hints->chains[i].n_stages > 1) {
+                err = add_chain(p, &hints->chains[i], why);
+                pool->least_ms = err ? pool->least_ms : YK_MIN(pool->least_ms, p->at[p->n - 1].cost_ms);
+            }
+        if (err)
+            return err;
+        if (hints && (!hints->search || v->n_agents > SOLVE_DP_AGENTS))
+            continue;
         double bound;
-        yk_err err = solve_dp_chains(&p->model, source, pool->least_ms * (1 + SLACK), &bound, chains, CHAINS, &n, why);
+        err = solve_dp_chains(&p->model, source, pool->least_ms, &bound, chains, CHAINS, &n, why);
         if (!err)
             pool->bound_ms = YK_MIN(pool->bound_ms, bound);
-        for (int32_t i = 0; i < n && !err; i++)
+        for (int32_t i = 0; i < n && !err; i++) {
             if (chains[i].n_stages > 1)
                 err = add_chain(p, &chains[i], why);
+            pool->least_ms = YK_MIN(pool->least_ms, chains[i].cost_ms);
+        }
         if (err)
             return err;
     }
     return YK_OK;
+}
+
+/* With as many microbatches inside as one takes bottlenecks to come through, none waits for another to leave. */
+static int32_t most_depth(const struct candidate *c)
+{
+    double most = MAX_DEPTH;
+    for (int32_t i = 0; i < c->n_lines; i++)
+        if (c->lines[i].bottleneck_ms > 0)
+            most = YK_MAX(most, ceil(c->lines[i].first_ms / c->lines[i].bottleneck_ms) + 1);
+    return (int32_t)YK_MIN(most, (double)DEEPEST);
 }
 
 static int by_cost(const void *a, const void *b)
@@ -539,8 +561,8 @@ static yk_err check_deadline(const struct solve_request *req, const struct candi
         req->deadline_ms, ms, c->bottleneck);
 }
 
-static yk_err solve_search(
-    const struct solve_request *req, const struct view *v, struct plan **out, struct yk_diag *why)
+yk_err solve_search(const struct solve_request *req, const struct view *v, const struct solve_hints *hints,
+    struct plan **out, struct yk_diag *why)
 {
     struct pool *pool = yk_xalloc(sizeof *pool);
     struct yk_buf reasons = {0};
@@ -550,6 +572,7 @@ static yk_err solve_search(
     struct candidate **all = NULL, *single = NULL;
     yk_err err = YK_OK;
     bool stopped = false;
+    double least_step = INFINITY;
     pool->least_ms = pool->bound_ms = INFINITY;
     pool->stop_ms = req->budget_ms > 0 ? cost_now_ms() + req->budget_ms : 0;
     cost_choose_forms(req, v, form);
@@ -561,7 +584,7 @@ static yk_err solve_search(
         p->model.stop_ms = pool->stop_ms;
         /* Nothing needs less memory than the smallest size: its reasons are the ones to tell. */
         size_t told = reasons.len;
-        err = search_size(pool, p, req, &reasons, why);
+        err = search_size(pool, p, req, hints, &reasons, why);
         reasons.len = i ? told : reasons.len;
         n += p->n;
         if (n > 0 && cost_out_of_time(&p->model)) {
@@ -587,16 +610,21 @@ static yk_err solve_search(
         struct candidate *c = all[i];
         if (n_scored >= SCORED && !is_single(c))
             continue;
+        /* Of the last microbatch's time at most one is counted too much. */
+        if (n_scored > SHOWN && !is_single(c) &&
+            c->cost_ms * (1 - 1 / (double)YK_MAX(c->count, (int64_t)1)) > least_step)
+            continue;
         if (single && cost_out_of_time(&pool->sizes[0].model)) {
             stopped = true;
             break;
         }
         for (int32_t k = 0; k < pool->n; k++)
             if (c >= pool->sizes[k].at && c < pool->sizes[k].at + pool->sizes[k].n &&
-                candidate_score(&pool->sizes[k].model, c, MAX_DEPTH, 0, NULL) == YK_OK) {
+                candidate_score(&pool->sizes[k].model, c, most_depth(c), 0, NULL) == YK_OK) {
                 struct candidate *keep = all[n_scored];
                 all[n_scored++] = c;
                 all[i] = keep;
+                least_step = YK_MIN(least_step, c->step_ms);
                 if (is_single(c) && (!single || by_step(&c, &single) < 0))
                     single = c;
             }
@@ -615,10 +643,10 @@ static yk_err solve_search(
     for (int32_t k = 0; k < pool->n; k++)
         if (chosen >= pool->sizes[k].at && chosen < pool->sizes[k].at + pool->sizes[k].n)
             m = &pool->sizes[k].model;
-    *out =
-        make_plan(req, m, chosen, single, (const struct candidate *const *)all + 1, YK_MIN(n_scored - 1, SHOWN), "dp");
+    *out = make_plan(req, m, chosen, single, (const struct candidate *const *)all + 1, YK_MIN(n_scored - 1, SHOWN),
+        hints ? hints->solver : "dp");
     /* Of the closed form; the event model may prefer one that costs a little more. */
-    (*out)->bound_ms = YK_MIN(pool->bound_ms, YK_MIN(least_cost, chosen->cost_ms));
+    (*out)->bound_ms = YK_MIN(hints ? hints->bound_ms : pool->bound_ms, YK_MIN(least_cost, chosen->cost_ms));
     explain_limits(req, stopped, *out);
     (*out)->gap = chosen->cost_ms > 0 ? (chosen->cost_ms - (*out)->bound_ms) / chosen->cost_ms : 0;
 out:
@@ -630,9 +658,14 @@ out:
     return err;
 }
 
-static const struct solver solver_dp = {"dp", solve_search};
+static yk_err solve_exact(const struct solve_request *req, const struct view *v, struct plan **out, struct yk_diag *why)
+{
+    return solve_search(req, v, NULL, out, why);
+}
 
-const struct solver *const solvers[] = {&solver_dp, NULL};
+static const struct solver solver_dp = {"dp", solve_exact}, solver_kinds = {"kinds", solve_large};
+
+const struct solver *const solvers[] = {&solver_dp, &solver_kinds, NULL};
 
 const struct solver *solver_find(const char *name)
 {
@@ -659,7 +692,7 @@ yk_err solve_plan(const struct solve_request *req, const struct view *view, stru
         req = &completed;
     }
     yk_err err = req->forced                        ? solve_forced(req, view, out, why)
-                 : view->n_agents > SOLVE_DP_AGENTS ? solve_large(solvers[0], req, view, out, why)
+                 : view->n_agents > SOLVE_DP_AGENTS ? solve_large(req, view, out, why)
                                                     : solvers[0]->solve(req, view, out, why);
     plan_free(forced);
     if (!err)

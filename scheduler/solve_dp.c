@@ -4,9 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COARSE 12  /* cuts of the first pass */
-#define SLACK 0.25 /* chains that cost so much more than the best are not kept beside it */
-#define WIDTH 0.02 /* of an interval: what its ends differ by in cost, and in themselves, is not split further */
+#define COARSE 12   /* cuts of the first pass */
+#define SLACK 0.25  /* chains that cost so much more than the best are not kept beside it */
+#define NEAR 4      /* chains around whose cuts finer ones are looked at */
+#define STEP 0.01   /* how far bottlenecks are apart whose bounds are made, if they tell enough */
+#define CLOSE 0.005 /* if they tell less */
+#define LEAF 0.01   /* then bottlenecks so near are searched together */
+#define ROUGH 0.02  /* all of that in a pass that only looks for good chains */
 
 /* ---- labels ---- */
 
@@ -275,10 +279,13 @@ static void extend(struct search *s, int32_t from, int32_t agent)
     int32_t end = s->runs_to[(size_t)agent * ((size_t)s->n + 1) + (size_t)l.pos];
     struct tally in = {.loads = s->inbound};
     struct bound_row row = solve_search_row(s, used);
+    const double *then = s->then + (size_t)s->first_alike[agent] * ((size_t)s->n + 1);
     if (l.pos == 0 && req->pin_first && agent != s->source)
         return;
-    for (int32_t q = solve_search_earliest(s, &row, l.pos + 1); q <= end && s->effort < SOLVE_EFFORT; q++) {
-        if (solve_search_never_fits(s, agent, l.pos, q))
+    for (int32_t e = solve_search_earliest(s, &row, s->stop_of[l.pos] + 1); e <= s->n_stops && s->effort < SOLVE_EFFORT;
+         e++) {
+        int32_t q = s->stop[e];
+        if (q > end || solve_search_never_fits(s, agent, l.pos, q))
             return;
         if (taken < 0 || (taken < n_live && live[taken].use < q)) {
             for (taken = YK_MAX(taken, 0); taken < n_live && live[taken].use < q;)
@@ -289,7 +296,11 @@ static void extend(struct search *s, int32_t from, int32_t agent)
         double ms = solve_search_ms(s, agent, l.pos, q);
         if (ms > s->high)
             return;
-        if (!solve_search_cut(s, q) || (q == s->n && req->pin_last && agent != s->source))
+        s->effort++;
+        if (cost_of(s, in.sum + ms + then[q] - row.rents, YK_MAX(YK_MAX(in.top, ms), s->low)) * (1 - 1e-11) >=
+            s->limit * (s->n_best ? 1 + SLACK : 1))
+            continue;
+        if (q == s->n && req->pin_last && agent != s->source)
             continue;
         struct tally t = {.sum = in.sum + ms, .top = in.top, .loads = s->loaded};
         double none = 0;
@@ -368,8 +379,8 @@ static void run_interval(struct search *s, double low)
     memset(s->state, 0xff, (size_t)s->state_slots * sizeof *s->state);
     make_root(s);
     s->head[0] = 0;
-    for (int32_t p = 0; p < s->n; p++)
-        for (int32_t k = s->head[p]; k >= 0 && s->effort < SOLVE_EFFORT; k = s->labels[k].next_at) {
+    for (int32_t t = 0; t < s->n_stops; t++)
+        for (int32_t k = s->head[s->stop[t]]; k >= 0 && s->effort < SOLVE_EFFORT; k = s->labels[k].next_at) {
             if (s->labels[k].dead || label_bound(s, k) >= s->limit)
                 continue;
             if (cost_out_of_time(s->m))
@@ -381,36 +392,112 @@ static void run_interval(struct search *s, double low)
         }
 }
 
-/* least_ms: no chain of the interval costs less, as far as is known. */
-static void search_interval(struct search *s, double low, double high, double least_ms)
+/* All nodes at least, for bottlenecks up to high; wanted_ms is enough. */
+static double bound_of(struct search *s, double high, double wanted_ms)
 {
-    if (s->effort < SOLVE_EFFORT) {
-        solve_search_bound(s, high);
-        s->low = low;
-        least_ms = YK_MAX(least_ms, label_bound(s, 0));
-    }
-    if (least_ms >= s->limit)
-        return;
-    if (s->effort < SOLVE_EFFORT && high < INFINITY && (double)(s->m->count - 1) * (high - low) > WIDTH * least_ms &&
-        high > low * (1 + WIDTH)) {
-        double middle = sqrt(low * high);
-        search_interval(s, low, middle, least_ms);
-        search_interval(s, middle, high, least_ms);
-        return;
-    }
-    if (s->effort < SOLVE_EFFORT)
-        run_interval(s, low);
-    if (s->effort >= SOLVE_EFFORT)
-        s->left = YK_MIN(s->left, least_ms);
+    struct bound_row row;
+    solve_search_bound(s, high, wanted_ms);
+    row = solve_search_row(s, 0);
+    return s->labels[0].sum + solve_search_rest(s, &row, 0);
 }
 
-/* Over the cuts of the stride. */
-static void run_pass(struct search *s)
+/* Searches where the bounds promise most. */
+static void search_best(struct search *s, double low, double high)
 {
+    double rate = (double)(s->m->count - 1), best = INFINITY, at = high;
+    for (double top = high; top > low;) {
+        double sum = bound_of(s, top, 0);
+        if (sum + rate * top < best) {
+            best = sum + rate * top;
+            at = top;
+        }
+        if (sum + rate * low >= s->limit)
+            break;
+        top = YK_MIN(top, (s->limit - sum) / rate) * (1 - STEP);
+    }
+    if (best == INFINITY)
+        return;
+    bound_of(s, YK_MIN(at * (1 + ROUGH), high), 0);
+    solve_search_bound_labels(s);
+    run_interval(s, YK_MAX(at * (1 - 2 * ROUGH), low));
+}
+
+/* From the largest bottleneck that may pay down to low. The bound of one says how far the next can be away: chains with
+ * bottlenecks between cost too much. */
+static void search_down(struct search *s, double low, double high)
+{
+    double rate = (double)(s->m->count - 1), least = 0, limit = s->limit;
+    int32_t found = s->n_best;
+    if (isinf(high)) { /* nothing is known to be possible */
+        least = bound_of(s, high, 0) + rate * low;
+        solve_search_bound_labels(s);
+        run_interval(s, low);
+        if (s->effort >= SOLVE_EFFORT)
+            s->left = YK_MIN(s->left, least);
+        return;
+    }
+    if (s->rough && rate > 0)
+        search_best(s, low, high);
+    if (s->rough && (s->n_best > found || s->limit < limit))
+        return;
+    for (bool first = true; (first || high > low) && s->effort < SOLVE_EFFORT; first = false) {
+        double step = s->rough ? ROUGH : STEP, close = s->rough ? ROUGH : CLOSE, leaf = s->rough ? ROUGH : LEAF;
+        double sum = bound_of(s, high, s->limit - rate * YK_MAX(low, high * (1 - step)));
+        double next = rate > 0 ? (s->limit - sum) / rate * (1 + 1e-9) : 0;
+        least = sum + rate * low;
+        if (least >= s->limit)
+            return;
+        if (rate > 0 && next < high * (1 - close)) {
+            high = next;
+            continue;
+        }
+        next = YK_MAX(low, high * (1 - leaf));
+        solve_search_bound_labels(s);
+        run_interval(s, rate > 0 ? next : 0);
+        if (rate <= 0)
+            break;
+        high = s->effort < SOLVE_EFFORT ? next : high;
+    }
+    if (s->effort >= SOLVE_EFFORT)
+        s->left = YK_MIN(s->left, least);
+}
+
+/* Of so many cuts each the one that the fewest bytes cross; reach > 0: only so far around those of the best chains. */
+static void choose_stops(struct search *s, int32_t stride, int32_t reach)
+{
+    int32_t chains = YK_MIN(s->n_best, NEAR);
+    memset(s->in_stage, chains == 0 || reach == 0, (size_t)s->n + 1);
+    for (int32_t c = 0; c < chains && reach > 0; c++)
+        for (int32_t k = 0; k < s->best[c].n_stages; k++) {
+            int32_t end = s->best[c].end[k], from = YK_MAX(end - reach, 0);
+            memset(s->in_stage + from, 1, (size_t)(YK_MIN(end + reach, s->n) - from) + 1);
+        }
+    s->n_stops = 0;
+    s->stop[s->n_stops++] = 0;
+    for (int32_t from = 1; from < s->n; from += stride) {
+        int32_t least = -1;
+        for (int32_t i = from; i < s->n && i < from + stride; i++)
+            if (s->in_stage[i] && !s->cuts.at[i].forbidden &&
+                (least < 0 || stride <= 4 || s->cuts.at[i].bytes < s->cuts.at[least].bytes))
+                least = i;
+        if (least >= 0)
+            s->stop[s->n_stops++] = least;
+    }
+    s->stop[s->n_stops] = s->n;
+    for (int32_t i = 0, t = 0; i <= s->n; i++) {
+        t += s->stop[t] < i;
+        s->stop_of[i] = t;
+    }
+}
+
+static void run_pass(struct search *s, int32_t stride, int32_t reach)
+{
+    choose_stops(s, stride, reach);
+    solve_search_stops(s);
     s->n_labels = 0;
     s->left = INFINITY;
     make_root(s);
-    solve_search_bound(s, INFINITY);
+    solve_search_bound(s, INFINITY, 0);
     struct bound_row row = solve_search_row(s, 0);
     double sum = s->labels[0].sum + solve_search_rest(s, &row, 0), high = INFINITY;
     double top = YK_MAX(s->work[0] * row.top_factor, s->labels[0].top);
@@ -419,7 +506,32 @@ static void run_pass(struct search *s)
         return;
     if (s->m->count > 1)
         high = (s->limit - sum) / (double)(s->m->count - 1) * (1 + 1e-9);
-    search_interval(s, s->m->count > 1 ? top : 0, high, least);
+    search_down(s, s->m->count > 1 ? top : 0, high);
+    if (s->effort >= SOLVE_EFFORT)
+        s->left = YK_MAX(s->left, least);
+}
+
+/* Few cuts first, then more near the best: what they find bounds the search among all of them. False: not all cuts
+ * were looked at. */
+static bool run_passes(struct search *s, double limit_ms)
+{
+    s->rough = true;
+    s->limit = limit_ms * (1 + SLACK);
+    for (int32_t stride = s->n / COARSE, reach = 0; stride > 1; reach = stride, stride = stride > 4 ? stride / 4 : 1) {
+        run_pass(s, stride, reach);
+        if (s->n > SOLVE_DP_FINE || s->effort >= SOLVE_EFFORT)
+            return false;
+        if (stride <= 4) {
+            run_pass(s, 1, stride);
+            break;
+        }
+    }
+    s->rough = false;
+    if (s->n > 2 * COARSE) /* else chains beside the best are found by the way */
+        s->limit = s->n_best ? YK_MIN(limit_ms, s->best[0].cost_ms) : limit_ms;
+    if (s->effort < SOLVE_EFFORT)
+        run_pass(s, 1, 0);
+    return true;
 }
 
 yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_ms, double *bound_ms,
@@ -427,7 +539,6 @@ yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_
 {
     struct search s = {.m = m, .source = source, .n = m->graph->n_nodes, .limit = limit_ms, .best = best, .most = most};
     s.n_agents = m->view->n_agents;
-    bool coarse = false;
     *n = 0;
     if (s.n_agents > SOLVE_DP_AGENTS)
         return yk_fail(why, YK_LIMIT, "%d agents; the exact solver takes %d", s.n_agents, SOLVE_DP_AGENTS);
@@ -435,22 +546,16 @@ yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_
         return yk_fail(why, YK_INVAL, "the graph has no nodes to place");
     yk_err err = solve_search_index(&s, why);
     if (!err) {
-        /* Few cuts first: what they find bounds the search among all of them. */
-        for (s.stride = YK_MAX(s.n / COARSE, 1);; s.stride = s.stride > 4 ? s.stride / 4 : 1) {
-            run_pass(&s);
-            coarse = s.n > SOLVE_DP_FINE;
-            if (s.stride == 1 || coarse || s.effort >= SOLVE_EFFORT)
-                break;
-        }
-        *n = s.n_best;
-        if (s.stride > 1) { /* of the cuts that were left out only the work is known */
+        s.left = 0;
+        if (!run_passes(&s, limit_ms) || s.left == 0) { /* of the cuts that were left out only the work is known */
             double all = 0;
             for (int32_t k = 0; k < s.n_by_pace; k++)
                 all += s.pace[s.by_pace[k]];
             s.left = all > 0 ? cost_of(&s, s.work[0] / s.pace[s.by_pace[0]], s.work[0] / all) * (1 - 1e-9) : INFINITY;
         }
+        *n = s.n_best;
         if (bound_ms)
-            *bound_ms = YK_MIN(YK_MIN(s.left, limit_ms), s.limit);
+            *bound_ms = YK_MIN(YK_MIN(s.left, limit_ms), s.n_best ? s.best[0].cost_ms : INFINITY);
     }
     solve_search_fini(&s);
     return err;

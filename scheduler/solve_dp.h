@@ -15,16 +15,17 @@
 #define SOLVE_DP_AGENTS 24
 #define SOLVE_DP_FINE 10000 /* nodes; of a larger graph only coarse cuts are looked at */
 
+#define SOLVE_CHAIN_STAGES 96
 struct solve_chain {
     int32_t source, n_stages;
-    int32_t agent[SOLVE_DP_AGENTS];
-    int32_t end[SOLVE_DP_AGENTS]; /* nodes before it are in this stage or an earlier one */
+    int32_t agent[SOLVE_CHAIN_STAGES];
+    int32_t end[SOLVE_CHAIN_STAGES]; /* nodes before it are in this stage or an earlier one */
     double cost_ms;
 };
 
 /* Puts up to `most` good chains for this model and source into best (sorted, *n of them; none if nothing fits). The
  * first is the optimum; the others are the best of those that no rule dropped.
- * limit_ms: chains that cost as much or more are of no interest (INFINITY: all are).
+ * limit_ms: what is known to be possible otherwise: chains that cost more are found by chance only (INFINITY: nothing).
  * bound_ms (may be NULL): no chain costs less than it or limit_ms. It is the optimum's cost, unless the search came to
  * its limit of effort, which depends on the input only, or to the time of the model (stop_ms); then the best found so
  * far is given. */

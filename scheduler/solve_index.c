@@ -137,6 +137,7 @@ static void index_times(struct search *s)
     s->prefix = yk_xalloc(agents * row * sizeof *s->prefix);
     s->runs_to = yk_xalloc(agents * row * sizeof *s->runs_to);
     s->work = yk_xalloc(row * sizeof *s->work);
+    s->weight = yk_xalloc(agents * sizeof *s->weight);
     s->pace = yk_xalloc(agents * sizeof *s->pace);
     s->by_pace = yk_xalloc(agents * sizeof *s->by_pace);
     for (int32_t a = 0; a < v->n_agents; a++) {
@@ -146,6 +147,7 @@ static void index_times(struct search *s)
         for (int32_t i = 0; i < s->n; i++)
             p[i + 1] = p[i] + (isnan(node[i]) ? 0 : node[i]);
         to[s->n] = s->n;
+        s->weight[a] = 1;
         for (int32_t i = s->n - 1; i >= 0; i--)
             to[i] = isnan(node[i]) ? i : to[i + 1];
         if (!v->agents[a].usable || v->agents[a].memory_bytes <= 0)
@@ -178,7 +180,7 @@ static void index_pairs(struct search *s)
     for (int32_t to = 0; to < v->n_agents; to++) {
         s->in_per_byte[to] = s->in_latency[to] = INFINITY;
         for (int32_t from = -1; from < v->n_agents; from++) {
-            int32_t link = from == to ? -1 : cost_link(s->m, from, to);
+            int32_t link = cost_link(s->m, from, to); /* of kinds of agents also to itself */
             if (link < 0)
                 continue;
             const struct view_link *l = &v->links[link];
@@ -352,13 +354,25 @@ yk_err solve_search_index(struct search *s, struct yk_diag *why)
     s->head = yk_xalloc(positions * sizeof *s->head);
     s->inbound = yk_xalloc(((size_t)s->n_grow + 1) * sizeof *s->inbound);
     s->loaded = yk_xalloc(((size_t)s->n_grow + 1) * sizeof *s->loaded);
-    s->tree_size = s->n + 2;
-    s->tree = yk_xalloc(((size_t)s->n_agents + 1) * 2 * (size_t)s->tree_size * sizeof *s->tree);
+    s->stop = yk_xalloc((positions + 1) * sizeof *s->stop);
+    s->stop_of = yk_xalloc((positions + 1) * sizeof *s->stop_of);
+    s->group_of = yk_xalloc((positions + 1) * sizeof *s->group_of);
+    s->groups.first = yk_xalloc((positions + 1) * sizeof *s->groups.first);
+    s->groups.last = yk_xalloc((positions + 1) * sizeof *s->groups.last);
+    for (int i = 0; i < 2; i++) {
+        struct grid *g = i ? &s->groups : &s->fine;
+        g->apart = yk_xalloc((positions + 1) * sizeof *g->apart);
+        g->parts = yk_xalloc(positions * sizeof *g->parts);
+        g->entry = yk_xalloc(((size_t)s->n_agents + 1) * positions * SOLVE_PARTS * sizeof *g->entry);
+    }
+    s->levels = 7; /* longer ranges are put together */
+    s->least_of = yk_xalloc(2 * ((size_t)s->n_agents + 1) * (size_t)s->levels * positions * sizeof *s->least_of);
+    s->last_end_at = yk_xalloc((positions + 1) * sizeof *s->last_end_at);
     s->last_end = yk_xalloc(((size_t)s->n_agents + 1) * sizeof *s->last_end);
     s->relaxed = yk_xalloc(((size_t)s->n_agents + 1) * positions * sizeof *s->relaxed);
-    s->relaxed_least = yk_xalloc(positions * sizeof *s->relaxed_least);
-    s->relaxed_other = yk_xalloc(positions * sizeof *s->relaxed_other);
-    s->relaxed_on = yk_xalloc(positions * sizeof *s->relaxed_on);
+    s->then = yk_xalloc(((size_t)s->n_agents + 1) * positions * sizeof *s->then);
+    s->rent = yk_xalloc(((size_t)s->n_agents + 1) * sizeof *s->rent);
+    s->fair = yk_xalloc(((size_t)s->n_agents + 1) * sizeof *s->fair);
     s->enter_least = yk_xalloc(positions * sizeof *s->enter_least);
     return YK_OK;
 }
@@ -369,10 +383,12 @@ void solve_search_fini(struct search *s)
         free(s->rows[i].rest_ms);
     free(s->spare_row.rest_ms);
     void *const all[] = {s->uses, s->use_at, s->live_at, s->live, s->bytes, s->returns, s->back, s->prefix, s->runs_to,
-        s->pace, s->by_pace, s->work, s->pairs, s->alike, s->speaks, s->first_alike, s->twin, s->tree, s->last_end,
-        s->in_per_byte, s->in_latency, s->grows, s->grow_agent, s->memory, s->takes, s->large, s->least, s->in_stage,
-        s->relaxed, s->relaxed_least, s->relaxed_other, s->relaxed_on, s->enter_least, s->rows, s->row_of, s->labels,
-        s->loads, s->owners, s->keys, s->head, s->state, s->inbound, s->loaded};
+        s->pace, s->by_pace, s->work, s->pairs, s->alike, s->weight, s->speaks, s->first_alike, s->twin, s->least_of,
+        s->group_of, s->groups.first, s->groups.last, s->fine.parts, s->fine.apart, s->groups.apart, s->last_end_at,
+        s->fine.entry, s->groups.parts, s->groups.entry, s->last_end, s->in_per_byte, s->in_latency, s->grows,
+        s->grow_agent, s->memory, s->takes, s->large, s->least, s->in_stage, s->relaxed, s->then, s->rent, s->fair,
+        s->stop, s->stop_of, s->enter_least, s->rows, s->row_of, s->labels, s->loads, s->owners, s->keys, s->head,
+        s->state, s->inbound, s->loaded};
     for (size_t i = 0; i < YK_COUNT(all); i++)
         free(all[i]);
     if (s->cuts.at)

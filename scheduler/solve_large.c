@@ -1,13 +1,18 @@
 #include "scheduler/solve_large.h"
 
-#include "scheduler/cost.h"
+#include "scheduler/solve_class.h"
+#include "scheduler/solve_kinds.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define FAST 6  /* agents that are taken for what they cost alone */
-#define ROOMY 3 /* and for their memory */
+#define FAST 6          /* agents that are taken for what they cost alone */
+#define ROOMY 3         /* and for their memory */
+#define CHAINS 4        /* of kinds, kept of each size */
+#define KEPT 6          /* of all sizes */
+#define TOLERANCE 0.004 /* what costs so little less is not looked for */
+#define ENOUGH 0.01     /* with time to spare, the exact solver is asked where the bound is so much lower */
 
 /* What an agent costs with the whole model, but for the way of the inputs: enough to rank agents by. */
 static double alone_ms(const struct cost_model *m, int32_t source, int32_t agent)
@@ -111,8 +116,124 @@ static void make_view(const struct view *v, const bool *chosen, struct view *sub
     }
 }
 
-yk_err solve_large(const struct solver *exact, const struct solve_request *req, const struct view *view,
-    struct plan **out, struct yk_diag *why)
+/* ---- kinds ---- */
+
+/* More than any stage takes, as far as memory is counted in bounds. */
+static int64_t enough_bytes(const struct solve_request *req, const struct view *v, const int32_t *form, int64_t size)
+{
+    struct cost_model m;
+    struct view none = {.forms = v->forms, .n_forms = v->n_forms};
+    int64_t need = 0;
+    if (cost_init(&m, req, &none, form, size, NULL))
+        return INT64_MAX;
+    uint8_t *all = yk_xalloc((size_t)req->graph->n_nodes + 1);
+    memset(all, 1, (size_t)req->graph->n_nodes);
+    yk_err err = cost_memory(&m, all, 1, &need, NULL);
+    free(all);
+    cost_fini(&m);
+    return err || need > INT64_MAX / 2 ? INT64_MAX : 2 * need;
+}
+
+struct kinds { /* what was found over kinds */
+    struct solve_chain chains[KEPT];
+    int64_t microbatch[KEPT];
+    int32_t n;
+    double least_ms, bound_ms;
+};
+
+static void keep_chain(struct kinds *k, const struct solve_chain *c, int64_t microbatch)
+{
+    if (k->n == KEPT && k->chains[KEPT - 1].cost_ms <= c->cost_ms)
+        return;
+    int32_t at = k->n < KEPT ? k->n++ : KEPT - 1;
+    for (; at > 0 && k->chains[at - 1].cost_ms > c->cost_ms; at--) {
+        k->chains[at] = k->chains[at - 1];
+        k->microbatch[at] = k->microbatch[at - 1];
+    }
+    k->chains[at] = *c;
+    k->microbatch[at] = microbatch;
+}
+
+/* The whole model on one agent. */
+static void price_singles(const struct cost_model *m, int32_t source, struct kinds *k)
+{
+    int32_t *stage_of = yk_xalloc(((size_t)m->graph->n_nodes + 1) * sizeof *stage_of);
+    uint8_t *all = yk_xalloc((size_t)m->graph->n_nodes + 1);
+    int64_t need = 0;
+    memset(all, 1, (size_t)m->graph->n_nodes);
+    bool known = cost_memory(m, all, 1, &need, NULL) == YK_OK;
+    for (int32_t a = 0; a < m->view->n_agents && known; a++) {
+        struct cost_line line;
+        if (need > m->view->agents[a].memory_bytes || ((m->req->pin_first || m->req->pin_last) && a != source) ||
+            cost_price(m, source, &a, 1, stage_of, NULL, 0, &line, NULL))
+            continue;
+        k->least_ms = YK_MIN(k->least_ms, line.cost_ms);
+        cost_line_fini(&line);
+    }
+    free(all);
+    free(stage_of);
+}
+
+static yk_err search_kinds(const struct solve_request *req, const struct solve_classes *c, int32_t source,
+    const int32_t *form, struct kinds *k, struct yk_diag *why)
+{
+    int64_t sizes[SOLVE_SIZES];
+    int32_t n_sizes = solve_sizes(req, sizes), kind = source;
+    struct solve_request q = *req;
+    yk_err err = YK_OK;
+    if (req->source >= 0)
+        q.source = kind;
+    for (int32_t i = 0; i < n_sizes && !err; i++) {
+        struct cost_model m;
+        struct solve_chain chains[CHAINS];
+        int32_t n = 0;
+        if ((err = cost_init(&m, &q, &c->view, form, sizes[i], why)))
+            break;
+        price_singles(&m, kind, k);
+        err = solve_kinds_chains(&m, kind, c->count, TOLERANCE, &k->least_ms, &k->bound_ms, chains, CHAINS, &n, why);
+        for (int32_t j = 0; j < n; j++)
+            keep_chain(k, &chains[j], sizes[i]);
+        cost_fini(&m);
+    }
+    return err;
+}
+
+/* Chains of kinds become chains of agents: the first of each kind, the others behind. */
+static void choose_members(
+    const struct view *v, const struct solve_classes *c, int32_t source, const struct kinds *k, bool *chosen)
+{
+    int32_t need[SOLVE_CLASSES + 1] = {0};
+    for (int32_t i = 0; i < k->n; i++) {
+        int32_t uses[SOLVE_CLASSES + 1] = {0};
+        for (int32_t s = 0; s < k->chains[i].n_stages; s++) {
+            int32_t kind = k->chains[i].agent[s];
+            need[kind] = YK_MAX(need[kind], ++uses[kind]);
+        }
+    }
+    for (int32_t i = 0; i < c->n; i++)
+        need[i] = YK_MAX(need[i], 1); /* for the single devices */
+    for (int32_t a = 0; a < v->n_agents; a++)
+        if (c->of[a] >= 0 && (need[c->of[a]]-- > 0 || a == source))
+            chosen[a] = true;
+}
+
+static void name_members(const struct view *v, const struct solve_classes *c, const bool *chosen, const int32_t *place,
+    struct kinds *k, int32_t source)
+{
+    for (int32_t i = 0; i < k->n; i++) {
+        struct solve_chain *chain = &k->chains[i];
+        int32_t next[SOLVE_CLASSES + 1] = {0};
+        chain->source = place[source];
+        for (int32_t s = 0; s < chain->n_stages; s++) {
+            int32_t kind = chain->agent[s];
+            while (next[kind] < v->n_agents && (c->of[next[kind]] != kind || !chosen[next[kind]]))
+                next[kind]++;
+            chain->agent[s] = place[next[kind]++];
+        }
+    }
+}
+
+yk_err solve_large(const struct solve_request *req, const struct view *view, struct plan **out, struct yk_diag *why)
 {
     int32_t *form = yk_xalloc(((size_t)req->graph->n_nodes + 1) * sizeof *form);
     bool *chosen = yk_xalloc((size_t)view->n_agents + 1);
@@ -120,40 +241,93 @@ yk_err solve_large(const struct solver *exact, const struct solve_request *req, 
     struct view sub = {0};
     struct solve_request q = *req;
     const char **forms = yk_xalloc(((size_t)req->graph->n_nodes + 1) * sizeof *forms);
-    double bound = INFINITY;
-    cost_choose_forms(req, view, form);
+    struct solve_classes *classes = NULL;
+    struct kinds *k = yk_xalloc(sizeof *k), *other = yk_xalloc(sizeof *other);
     int64_t sizes[SOLVE_SIZES];
-    int32_t n_sizes = solve_sizes(req, sizes);
+    int32_t n_sizes = solve_sizes(req, sizes), source = req->source;
+    double start = cost_now_ms();
     yk_err err = YK_OK;
-    for (int32_t i = 0; i < n_sizes; i++) {
+    *k = (struct kinds){.least_ms = INFINITY, .bound_ms = INFINITY};
+    cost_choose_forms(req, view, form);
+    int64_t enough = enough_bytes(req, view, form, sizes[n_sizes - 1]);
+    bool found = solve_classes_find(view, source, enough, &classes), uniform = found && classes->uniform;
+    if (found && source >= 0) {
+        if (classes->of[source] >= 0)
+            err = search_kinds(req, classes, classes->of[source], form, k, why);
+        uniform = uniform && k->n > 0;
+    }
+    /* The source is free: one agent of each kind may be it. */
+    for (int32_t i = 0, n = found && source < 0 ? classes->n : 0; i < n && !err; i++) {
+        int32_t first = classes->first[i];
+        struct solve_classes *c = NULL;
+        *other = (struct kinds){.least_ms = k->least_ms, .bound_ms = k->bound_ms};
+        if (!solve_classes_find(view, first, enough, &c)) {
+            found = false;
+            break;
+        }
+        err = search_kinds(req, c, c->of[first], form, other, why);
+        k->bound_ms = YK_MIN(k->bound_ms, other->bound_ms);
+        k->least_ms = YK_MIN(k->least_ms, other->least_ms);
+        if (other->n > 0 && (k->n == 0 || other->chains[0].cost_ms < k->chains[0].cost_ms)) {
+            memcpy(k->chains, other->chains, sizeof k->chains);
+            memcpy(k->microbatch, other->microbatch, sizeof k->microbatch);
+            k->n = other->n;
+            source = first;
+        }
+        solve_classes_close(c);
+    }
+    if (err)
+        goto out;
+    if (req->source < 0 && source >= 0) {
+        solve_classes_close(classes);
+        found = solve_classes_find(view, source, enough, &classes);
+        if (!found)
+            classes = NULL;
+    }
+    uniform = uniform && found && k->n > 0;
+    double bound = found ? k->bound_ms : INFINITY, by_work = INFINITY;
+    for (int32_t i = 0; i < n_sizes && (!found || !uniform); i++) {
         struct cost_model m;
         if ((err = cost_init(&m, req, view, form, sizes[i], why)))
             goto out;
-        bound = YK_MIN(bound, bound_of(&m));
+        by_work = YK_MIN(by_work, bound_of(&m));
         if (i + 1 == n_sizes)
             choose(&m, chosen);
         cost_fini(&m);
     }
+    bound = found ? (uniform ? bound : YK_MAX(bound, by_work)) : by_work;
+    if (uniform)
+        choose_members(view, classes, source, k, chosen);
     make_view(view, chosen, &sub, place);
+    if (uniform)
+        name_members(view, classes, chosen, place, k, source);
     if (q.source >= 0)
         q.source = place[q.source];
     /* The forms of the whole fleet stay: other plans of it must give the same bits. */
     for (int32_t i = 0; i < req->graph->n_nodes; i++)
         forms[i] = form[i] >= 0 ? view->forms[form[i]] : req->forms ? req->forms[i] : NULL;
     q.forms = forms;
-    err = exact->solve(&q, &sub, out, why);
+    bool more = req->budget_ms > 0 && cost_now_ms() - start < req->budget_ms / 2;
+    struct solve_hints hints = {.chains = k->chains,
+        .microbatch = k->microbatch,
+        .n = uniform ? k->n : 0,
+        .search = !uniform || (more && k->least_ms * (1 - ENOUGH) > bound),
+        .bound_ms = bound,
+        .solver = uniform ? "kinds" : "dp-subset"};
+    err = solve_search(&q, &sub, &hints, out, why);
     if (err)
         goto out;
     struct plan *p = *out;
-    char *text = yk_xasprintf(
-        "%s\nOf %d agents the %d that promise most were looked at.", p->explanation, view->n_agents, sub.n_agents);
+    char *text = uniform ? yk_xasprintf("%s\n%d agents are of %d kinds; chains of kinds were looked at.",
+                               p->explanation, view->n_agents, classes->n)
+                         : yk_xasprintf("%s\nOf %d agents the %d that promise most were looked at.", p->explanation,
+                               view->n_agents, sub.n_agents);
     free(p->explanation);
     p->explanation = text;
-    free(p->solver);
-    p->solver = yk_xstrdup("dp-subset");
-    p->bound_ms = YK_MIN(p->bound_ms, bound);
-    p->gap = p->cost_ms > 0 ? (p->cost_ms - p->bound_ms) / p->cost_ms : 0;
 out:
+    solve_classes_close(classes);
+    free(k);
+    free(other);
     free(sub.agents);
     free(sub.links);
     free(forms);

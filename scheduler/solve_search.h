@@ -1,5 +1,6 @@
 /* What the exact solver's parts share: indexes of the graph and the fleet, made once a search (solve_index.c); bounds
- * of what is still to be placed, made once an interval of bottlenecks (solve_bound.c); the search (solve_dp.c). */
+ * of what is still to be placed, made once an interval of bottlenecks (solve_relax.c, solve_bound.c); the search
+ * (solve_dp.c). */
 #ifndef YK_SOLVE_SEARCH_H
 #define YK_SOLVE_SEARCH_H
 
@@ -14,6 +15,26 @@ struct label {
     uint32_t used;
     bool dead;
     double sum, top; /* top: the largest load */
+};
+
+/* What crosses into a stage that begins at a cut, in parts: a stage that ends at or behind from[k] reads part k and
+ * those before it. */
+#define SOLVE_PARTS 6
+struct parts {
+    int32_t n, from[SOLVE_PARTS]; /* from: stops */
+    double fresh[SOLVE_PARTS];    /* bytes that the stage before made for sure: of the node before the cut */
+    double older[SOLVE_PARTS];    /* of some stage before */
+    double input[SOLVE_PARTS];    /* of the source */
+    uint8_t any[SOLVE_PARTS];     /* 1 fresh, 2 older, 4 input: also of values without bytes */
+};
+
+/* Places where stages begin and end: cuts, or groups of cuts. Place 0 is in front of all nodes, place n behind. */
+struct grid {
+    int32_t n;
+    int32_t *first, *last; /* positions of the first and the last cut of a place */
+    int32_t *apart;        /* a stage that begins here and ends in front of this place did not make what is older */
+    struct parts *parts;   /* from: places */
+    double *entry;         /* [(place * n_agents + agent) * SOLVE_PARTS + part]: over the best link */
 };
 
 struct live {    /* a value that crosses a cut */
@@ -37,6 +58,7 @@ struct remembered {
 struct bound_row {
     uint32_t used;
     double pace;       /* of all agents that are left */
+    double rents;      /* of all agents that are left */
     double top_factor; /* times the work that is left: the largest of their loads at least */
     double *rest_ms;   /* [i]: NaN until it is known */
 };
@@ -62,6 +84,7 @@ struct search {
     int32_t n_by_pace;
     double *work;       /* [i]: of nodes i.., the sum of the least pace[a] * time on a */
     struct pair *pairs; /* [(from + 1) * n_agents + to] */
+    int32_t *weight;    /* [agent]: 1; in a search over kinds of agents: how many there are */
     bool *twin;         /* [agent]: another can change places with it */
     int32_t *first_alike;
     int32_t *alike;  /* [agent]: the agent before it that it can change places with, -1: none */
@@ -77,14 +100,16 @@ struct search {
     int64_t *least;            /* [i]: weights that only one node reads, of the nodes before i: memory from below */
     uint8_t *in_stage;
     /* bounds of the interval */
-    double low, high;      /* of the bottleneck; nothing above high is looked at */
-    double *relaxed;       /* [agent * (n + 1) + i]: nodes i.. if i begins a stage on it, agents used again */
-    double *relaxed_least; /* [i]: over all agents, and which that is; relaxed_other: over the others */
-    double *relaxed_other;
-    int32_t *relaxed_on;
+    double low, high;    /* of the bottleneck; nothing above high is looked at */
+    double *relaxed;     /* [agent * (n + 1) + i]: nodes i.. if i begins a stage on it, agents used again */
+    double *then;        /* [agent * (n + 1) + i]: nodes i.. behind a stage on it */
+    double *rent, *fair; /* [agent]: price of a stage on it, so that none is taken too often */
     double *enter_least; /* [i]: a transfer into a stage that begins at i or behind it costs no less */
-    double *tree;        /* [agent * 2 * tree_size ..]: least of ranges of positions */
-    int32_t tree_size, *last_end;
+    double *least_of;    /* [(agent * levels + l) * (n + 1) + t]: of 2^l places from t on, what an end there leads to */
+    int32_t levels, *last_end, *last_end_at;
+    struct grid fine, groups;
+    int32_t *group_of; /* by stop */
+    bool grouped;      /* groups are worth a pass of their own */
     struct bound_row *rows, spare_row;
     int32_t n_rows, cap_rows;
     int32_t *row_of; /* hash of used */
@@ -98,19 +123,16 @@ struct search {
     int32_t *state; /* hash of position, agents and owners: first label */
     int32_t state_slots, n_states;
     double *inbound, *loaded; /* loads while a stage is tried */
-    int32_t stride;           /* cuts of this pass: every so many nodes */
+    int32_t *stop, n_stops;   /* cuts of this pass, ascending: 0 first; and then n */
+    int32_t *stop_of;         /* [i]: the first stop at or behind i */
+    bool strict;              /* stages of the relaxation fit their agents */
+    bool rough;               /* a pass that only looks for good chains */
     double limit;             /* of cost */
     double left;              /* no chain that was not looked at costs less */
     int64_t effort;
     struct solve_chain *best;
     int32_t most, n_best;
 };
-
-/* Where a stage may begin or end in this pass. */
-static inline bool solve_search_cut(const struct search *s, int32_t i)
-{
-    return i == s->n || (i % s->stride == 0 && !s->cuts.at[i].forbidden);
-}
 
 static inline const struct pair *solve_search_pair(const struct search *s, int32_t from, int32_t to)
 {
@@ -135,11 +157,18 @@ yk_err solve_search_index(struct search *s, struct yk_diag *why);
 void solve_search_fini(struct search *s);
 bool solve_search_fits(struct search *s, int32_t agent, int32_t p, int32_t q);
 
-/* Makes the bounds for bottlenecks up to high. */
-void solve_search_bound(struct search *s, double high);
+/* After the stops of a pass were set. */
+void solve_search_stops(struct search *s);
+/* Makes the bounds for bottlenecks up to high, of the first nodes on: wanted_ms is enough. */
+void solve_search_bound(struct search *s, double high, double wanted_ms);
+/* Of any nodes on, after that. */
+void solve_search_bound_labels(struct search *s);
+/* The path of the last bound of labels, agents by their kind, maybe more often than there are. False: it has none. */
+bool solve_search_path(struct search *s, struct solve_chain *path, double *sum_ms, double *top_ms);
+void solve_search_forget_rows(struct search *s);
 /* Good until the bounds are made again or another row is asked for. */
 struct bound_row solve_search_row(struct search *s, uint32_t used);
-/* The first position behind which the agents that are left have room for the work below the interval's end. */
+/* The first stop behind which the agents that are left have room for the work below the interval's end. */
 int32_t solve_search_earliest(const struct search *s, const struct bound_row *r, int32_t from);
 double solve_search_make_rest(const struct search *s, const struct bound_row *r, int32_t pos);
 
