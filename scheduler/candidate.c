@@ -184,6 +184,17 @@ static yk_err score_at(const struct cost_model *m, struct candidate *c, int32_t 
     return err;
 }
 
+/* The closed form is a bound of its steps: microbatches are equal, and no agent takes one twice. */
+static bool straight(const struct cost_model *m, const struct candidate *c)
+{
+    bool each_once = m->req->batch <= 0 || m->req->batch % c->microbatch == 0;
+    for (int32_t i = 0; i < c->n_lines; i++)
+        for (int32_t s = 0; s < c->lines[i].n_stages; s++)
+            for (int32_t k = 0; k < s && each_once; k++)
+                each_once = c->lines[i].stages[k].agent != c->lines[i].stages[s].agent;
+    return each_once;
+}
+
 yk_err candidate_score(
     const struct cost_model *m, struct candidate *c, int32_t max_depth, int32_t fixed, struct yk_diag *why)
 {
@@ -207,8 +218,7 @@ yk_err candidate_score(
                     top = r;
             cost_resource_name(m, top, c->bottleneck);
         }
-        bool whole = m->req->batch <= 0 || m->req->batch % c->microbatch == 0;
-        if (fixed <= 0 && whole && c->step_ms <= c->cost_ms * (1 + 1e-9)) /* no depth can take less */
+        if (fixed <= 0 && straight(m, c) && c->step_ms <= c->cost_ms * (1 + 1e-9)) /* no depth can take less */
             break;
     }
     free(busy);

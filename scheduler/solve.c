@@ -611,7 +611,7 @@ yk_err solve_search(const struct solve_request *req, const struct view *v, const
         if (n_scored >= SCORED && !is_single(c))
             continue;
         /* Of the last microbatch's time at most one is counted too much. */
-        if (n_scored > SHOWN && !is_single(c) &&
+        if (n_scored > SHOWN && !is_single(c) && !req->training &&
             c->cost_ms * (1 - 1 / (double)YK_MAX(c->count, (int64_t)1)) > least_step)
             continue;
         if (single && cost_out_of_time(&pool->sizes[0].model)) {

@@ -46,6 +46,20 @@ struct solver {
 extern const struct solver *const solvers[]; /* NULL-ended; the first that fits the size is the default */
 const struct solver *solver_find(const char *name);
 
+struct solve_chain;
+/* What a search over a part of the fleet is told about the whole. */
+struct solve_hints {
+    const struct solve_chain *chains; /* worth a look; agents of this part */
+    const int64_t *microbatch;        /* of each */
+    int32_t n;
+    bool search;     /* look for chains of its own too */
+    double bound_ms; /* no pipeline of the whole fleet costs less */
+    const char *solver;
+};
+/* Without hints: over the whole of v. Errors: as struct solver's. */
+yk_err solve_search(const struct solve_request *req, const struct view *v, const struct solve_hints *hints,
+    struct plan **out, struct yk_diag *why);
+
 /* The default: picks a solver, checks the result with plan_check, scores the best candidates and every single device
  * with the event model, fills the derived keys and the explanation. Thread: any; pure. */
 yk_err solve_plan(const struct solve_request *req, const struct view *view, struct plan **out, struct yk_diag *why);

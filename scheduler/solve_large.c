@@ -250,7 +250,8 @@ yk_err solve_large(const struct solve_request *req, const struct view *view, str
     *k = (struct kinds){.least_ms = INFINITY, .bound_ms = INFINITY};
     cost_choose_forms(req, view, form);
     int64_t enough = enough_bytes(req, view, form, sizes[n_sizes - 1]);
-    bool found = solve_classes_find(view, source, enough, &classes), uniform = found && classes->uniform;
+    bool found = !req->training && solve_classes_find(view, source, enough, &classes);
+    bool uniform = found && classes->uniform;
     if (found && source >= 0) {
         if (classes->of[source] >= 0)
             err = search_kinds(req, classes, classes->of[source], form, k, why);
