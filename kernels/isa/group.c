@@ -31,15 +31,31 @@ struct row {
 
 static const float zeros[SIMD_GROUP_MOST];
 
-INLINE void finish(const struct row *r, int64_t ox, vf s)
+/* `tile` pixels from ox on. */
+INLINE void finish(const struct row *r, int64_t ox, vf *s, int tile)
 {
     const struct simd_group *g = r->g;
     int64_t at = (r->oy * g->ow + ox) * g->c + r->c;
-    if (g->e.bias)
-        s += r->bias;
-    if (g->e.add)
-        s += vf_load_n(g->e.add + at, r->n);
-    vf_store_n(g->y + at, act_clamp(&r->act, s), r->n);
+    if (g->e.bias) {
+#pragma GCC unroll 14
+        for (int t = 0; t < tile; t++)
+            s[t] += r->bias;
+    }
+    if (g->e.add) {
+        const float *add = g->e.add + at;
+#pragma GCC unroll 14
+        for (int t = 0; t < tile; t++, add += g->c)
+            s[t] += vf_load_n(add, r->n);
+    }
+    if (r->act.kind == SIMD_CLAMP) {
+#pragma GCC unroll 14
+        for (int t = 0; t < tile; t++)
+            s[t] = vf_min(r->act.hi, vf_max(r->act.lo, s[t]));
+    }
+    float *y = g->y + at;
+#pragma GCC unroll 14
+    for (int t = 0; t < tile; t++, y += g->c)
+        vf_store_n(y, s[t], r->n);
 }
 
 /* What the lanes multiply with for channel ic of their groups. */
@@ -70,7 +86,8 @@ INLINE void run_tile(const struct row *r, int64_t ox, int tile, int stride, int 
                 w[kx] = vf_load(taps + kx * VL);
 #pragma GCC unroll 31
             for (int i = 0; i < (tile - 1) * stride + kw; i++) {
-                bool in = (uint64_t)(ix + i) < (uint64_t)g->w;
+                bool sure = i >= kw / 2 && i <= (tile - 1) * stride; /* tiles_of looks at the padding */
+                bool in = sure || (uint64_t)(ix + i) < (uint64_t)g->w;
                 vf v = input(r, in ? p : zeros, ic, mode);
                 p += g->c;
 #pragma GCC unroll 5
@@ -80,9 +97,7 @@ INLINE void run_tile(const struct row *r, int64_t ox, int tile, int stride, int 
             }
         }
     }
-#pragma GCC unroll 14
-    for (int t = 0; t < tile; t++)
-        finish(r, ox + t, acc[t]);
+    finish(r, ox, acc, tile);
 }
 
 /* A pixel of any kernel. */
@@ -100,7 +115,7 @@ static void run_pixel(const struct row *r, int64_t ox)
                 s = vf_fma(v, vf_load(r->taps + ((ky * g->per + ic) * g->kw + kx) * VL), s);
             }
     }
-    finish(r, ox, s);
+    finish(r, ox, &s, 1);
 }
 
 typedef void tile_fn(const struct row *r, int64_t ox);
@@ -134,6 +149,10 @@ static tile_fn *const spread3[2][3] = {NAMES(1, 3, SPREAD), NAMES(2, 3, SPREAD)}
 
 static tile_fn *const *tiles_of(const struct simd_group *g)
 {
+    /* Only the first kw / 2 columns that a row sees may be padding, and the last kw - 1. */
+    int64_t behind = (g->ow - 1) * g->stride_w - g->pad_left + g->kw - g->w;
+    if (g->pad_left > g->kw / 2 || behind > g->kw - 1)
+        return NULL;
     if (g->dil_w != 1 || g->stride_w > 2 || (g->kw != 3 && (g->kw != 5 || g->per > 1)))
         return NULL;
     if (g->per == 1)
