@@ -126,37 +126,44 @@ static yk_err run_clip(struct host_call *c)
     return YK_OK;
 }
 
+/* Rows of n: steps within a row, then from one to the next. */
+struct binary_rows {
+    int64_t rows, n, as, bs, a_row, b_row;
+};
 typedef void binary_fn(
-    float *restrict y, const float *restrict a, int64_t as, const float *restrict b, int64_t bs, int64_t n);
+    float *restrict y, const float *restrict a, const float *restrict b, const struct binary_rows *r);
 
 /* Steps are 0 or 1 nearly always; each case is its own loop so that it becomes vectors. */
-#define BINARY(name, expr)                                                                                      \
-    SIMD_CLONES static void name(                                                                               \
-        float *restrict y, const float *restrict a, int64_t as, const float *restrict b, int64_t bs, int64_t n) \
-    {                                                                                                           \
-        if (as == 1 && bs == 1) {                                                                               \
-            for (int64_t i = 0; i < n; i++) {                                                                   \
-                float u = a[i], v = b[i];                                                                       \
-                y[i] = expr;                                                                                    \
-            }                                                                                                   \
-        } else if (as == 1 && bs == 0) {                                                                        \
-            float v = *b;                                                                                       \
-            for (int64_t i = 0; i < n; i++) {                                                                   \
-                float u = a[i];                                                                                 \
-                y[i] = expr;                                                                                    \
-            }                                                                                                   \
-        } else if (as == 0 && bs == 1) {                                                                        \
-            float u = *a;                                                                                       \
-            for (int64_t i = 0; i < n; i++) {                                                                   \
-                float v = b[i];                                                                                 \
-                y[i] = expr;                                                                                    \
-            }                                                                                                   \
-        } else {                                                                                                \
-            for (int64_t i = 0; i < n; i++) {                                                                   \
-                float u = a[i * as], v = b[i * bs];                                                             \
-                y[i] = expr;                                                                                    \
-            }                                                                                                   \
-        }                                                                                                       \
+#define BINARY(name, expr)                                                                                \
+    SIMD_CLONES static void name(                                                                         \
+        float *restrict y, const float *restrict a, const float *restrict b, const struct binary_rows *r) \
+    {                                                                                                     \
+        int64_t n = r->n, as = r->as, bs = r->bs;                                                         \
+        for (int64_t row = 0; row < r->rows; row++, y += n, a += r->a_row, b += r->b_row) {               \
+            if (as == 1 && bs == 1) {                                                                     \
+                for (int64_t i = 0; i < n; i++) {                                                         \
+                    float u = a[i], v = b[i];                                                             \
+                    y[i] = expr;                                                                          \
+                }                                                                                         \
+            } else if (as == 1 && bs == 0) {                                                              \
+                float v = *b;                                                                             \
+                for (int64_t i = 0; i < n; i++) {                                                         \
+                    float u = a[i];                                                                       \
+                    y[i] = expr;                                                                          \
+                }                                                                                         \
+            } else if (as == 0 && bs == 1) {                                                              \
+                float u = *a;                                                                             \
+                for (int64_t i = 0; i < n; i++) {                                                         \
+                    float v = b[i];                                                                       \
+                    y[i] = expr;                                                                          \
+                }                                                                                         \
+            } else {                                                                                      \
+                for (int64_t i = 0; i < n; i++) {                                                         \
+                    float u = a[i * as], v = b[i * bs];                                                   \
+                    y[i] = expr;                                                                          \
+                }                                                                                         \
+            }                                                                                             \
+        }                                                                                                 \
     }
 BINARY(b_add, u + v)
 BINARY(b_sub, u - v)
@@ -173,12 +180,19 @@ struct binary_job {
 static void binary_piece(void *arg, int64_t begin, int64_t end)
 {
     const struct binary_job *j = arg;
-    int64_t at[3], as = iter_step(&j->it, 1), bs = iter_step(&j->it, 2);
+    const struct iter *it = &j->it;
+    int64_t at[3], axis = it->rank - 2, per = axis < 0 ? 1 : it->dims[axis];
+    struct binary_rows r = {.as = iter_step(it, 1), .bs = iter_step(it, 2)};
+    r.a_row = axis < 0 ? 0 : it->step[1][axis];
+    r.b_row = axis < 0 ? 0 : it->step[2][axis];
     while (begin < end) {
-        int64_t pos = begin % j->it.inner, n = YK_MIN(j->it.inner - pos, end - begin);
-        iter_at(&j->it, begin / j->it.inner, at);
-        j->fn(j->y + begin, j->a + at[1] + pos * as, as, j->b + at[2] + pos * bs, bs, n);
-        begin += n;
+        int64_t run = begin / it->inner, pos = begin % it->inner;
+        bool whole = pos == 0 && end - begin >= it->inner; /* then all rows of the axis that there are */
+        r.n = whole ? it->inner : YK_MIN(it->inner - pos, end - begin);
+        r.rows = whole ? YK_MIN(per - run % per, (end - begin) / it->inner) : 1;
+        iter_at(it, run, at);
+        j->fn(j->y + begin, j->a + at[1] + pos * r.as, j->b + at[2] + pos * r.bs, &r);
+        begin += r.rows * r.n;
     }
 }
 
