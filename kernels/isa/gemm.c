@@ -13,7 +13,7 @@ struct tile {
 };
 
 /* acc += rows of a times the panel, k terms. Rows go in threes from a few base addresses. */
-INLINE void terms(vf acc[MR][NV], int mr, int nv, const float *a, int64_t lda, const float *b, int64_t k)
+INLINE void terms(vf acc[MR][NV], int mr, int nv, bool half, const float *a, int64_t lda, const float *b, int64_t k)
 {
     const float *p[(MR + 2) / 3];
     for (int q = 0; q < (mr + 2) / 3; q++)
@@ -22,13 +22,13 @@ INLINE void terms(vf acc[MR][NV], int mr, int nv, const float *a, int64_t lda, c
         vf x[NV];
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++)
-            x[v] = vf_load(b + v * VL);
+            x[v] = half && v == nv - 1 ? vf_load_half(b + v * VL) : vf_load(b + v * VL);
 #pragma GCC unroll 16
         for (int i = 0; i < mr; i++) {
             vf s = vf_set(p[i / 3][i % 3 * lda]);
 #pragma GCC unroll 4
             for (int v = 0; v < nv; v++)
-                acc[i][v] = vf_fma(s, x[v], acc[i][v]);
+                acc[i][v] = half && v == nv - 1 ? vf_fma_half(s, x[v], acc[i][v]) : vf_fma(s, x[v], acc[i][v]);
         }
 #pragma GCC unroll 8
         for (int q = 0; q < (mr + 2) / 3; q++)
@@ -80,7 +80,10 @@ INLINE void terms_at(
     }
 }
 
-INLINE void run_tile(const struct tile *t, const struct act *act, int mr, int nv, bool turned)
+/* NARROW: the last vector has at most half of its columns. */
+enum how { WHOLE, TURNED, NARROW };
+
+INLINE void run_tile(const struct tile *t, const struct act *act, int mr, int nv, enum how how)
 {
     vf acc[MR][NV], sum[MR][NV];
     const float *a = t->a, *b = t->b;
@@ -92,13 +95,13 @@ INLINE void run_tile(const struct tile *t, const struct act *act, int mr, int nv
 #pragma GCC unroll 4
             for (int v = 0; v < nv; v++)
                 acc[i][v] = (vf){0};
-        if (turned)
+        if (how == TURNED)
             turned_terms(acc, mr, nv, a, t->lda, b, k);
         else if (t->at)
             terms_at(acc, mr, nv, t->a, t->lda, t->at + (t->k - left), b, k);
         else
-            terms(acc, mr, nv, a, t->lda, b, k);
-        a += turned ? k * t->lda : k;
+            terms(acc, mr, nv, how == NARROW, a, t->lda, b, k);
+        a += how == TURNED ? k * t->lda : k;
         b += k * nv * VL;
         left -= k;
         if (first && left == 0)
@@ -153,15 +156,25 @@ INLINE void run_tile(const struct tile *t, const struct act *act, int mr, int nv
 }
 
 typedef void tile_fn(const struct tile *t, const struct act *act);
+#if VEC_HALF
+#define NARROW_TILE(mr, nv)                                                                               \
+    static __attribute__((noinline)) void narrow_##mr##_##nv(const struct tile *t, const struct act *act) \
+    {                                                                                                     \
+        run_tile(t, act, mr, nv, NARROW);                                                                 \
+    }
+#else
+#define NARROW_TILE(mr, nv)
+#endif
 #define TILE(mr, nv)                                                                                      \
     static __attribute__((noinline)) void tile_##mr##_##nv(const struct tile *t, const struct act *act)   \
     {                                                                                                     \
-        run_tile(t, act, mr, nv, false);                                                                  \
+        run_tile(t, act, mr, nv, WHOLE);                                                                  \
     }                                                                                                     \
     static __attribute__((noinline)) void turned_##mr##_##nv(const struct tile *t, const struct act *act) \
     {                                                                                                     \
-        run_tile(t, act, mr, nv, true);                                                                   \
-    }
+        run_tile(t, act, mr, nv, TURNED);                                                                 \
+    }                                                                                                     \
+    NARROW_TILE(mr, nv)
 TILE(1, 1);
 TILE(1, 2);
 TILE(2, 1);
@@ -212,7 +225,13 @@ TILE(12, 2);
         PAIR(name, 1), PAIR(name, 2), PAIR(name, 3), PAIR(name, 4), PAIR(name, 5), PAIR(name, 6) \
     }
 #endif
-static tile_fn *const tiles[2][MR][NV] = {PAIRS(tile), PAIRS(turned)};
+static tile_fn *const tiles[][MR][NV] = {
+    PAIRS(tile),
+    PAIRS(turned),
+#if VEC_HALF
+    PAIRS(narrow),
+#endif
+};
 
 void vec_fn(gemm)(const struct simd_gemm *g)
 {
@@ -222,6 +241,7 @@ void vec_fn(gemm)(const struct simd_gemm *g)
     for (int64_t j = 0; j < g->n; j += NV * VL) {
         int64_t n = g->n - j < NV * VL ? g->n - j : NV * VL;
         int nv = (int)((n + VL - 1) / VL);
+        enum how how = g->turned ? TURNED : n - (nv - 1) * VL <= VEC_HALF ? NARROW : WHOLE;
         for (int64_t q = 0, i = 0; q < groups; q++) {
             int64_t mr = (g->m - i) / (groups - q); /* equal shares: a tile of one row is slow */
             struct tile t = {.a = g->a + (g->turned ? i : i * g->lda),
@@ -235,7 +255,7 @@ void vec_fn(gemm)(const struct simd_gemm *g)
                 .bias = g->e.bias ? g->e.bias + j : NULL,
                 .add = g->e.add ? g->e.add + i * g->e.ld_add + j : NULL,
                 .ld_add = g->e.ld_add};
-            tiles[g->turned][mr - 1][nv - 1](&t, &act);
+            tiles[how][mr - 1][nv - 1](&t, &act);
             if (!act_is_clamp(&act))
                 vec_fn(activate)(t.y, t.ldy, mr, n, &g->e);
             i += mr;

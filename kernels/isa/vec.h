@@ -131,6 +131,30 @@ INLINE vf vf_fma(vf a, vf b, vf c)
 #endif
 }
 
+/* Of the lower half alone, where that takes half as long; the upper is anything. */
+#if defined(__AVX512F__)
+#define VEC_HALF (VL / 2)
+INLINE vf vf_load_half(const float *p)
+{
+    return _mm512_castps256_ps512(_mm256_loadu_ps(p));
+}
+INLINE vf vf_fma_half(vf a, vf b, vf c)
+{
+    return _mm512_castps256_ps512(
+        _mm256_fmadd_ps(_mm512_castps512_ps256(a), _mm512_castps512_ps256(b), _mm512_castps512_ps256(c)));
+}
+#else
+#define VEC_HALF 0
+INLINE vf vf_load_half(const float *p)
+{
+    return vf_load(p);
+}
+INLINE vf vf_fma_half(vf a, vf b, vf c)
+{
+    return vf_fma(a, b, c);
+}
+#endif
+
 INLINE vf vf_select(vi mask, vf a, vf b)
 {
     return (vf)((mask & (vi)a) | (~mask & (vi)b));
