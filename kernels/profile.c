@@ -1,4 +1,5 @@
 #include "kernels/profile_priv.h"
+#include "kernels/simd_isa.h"
 
 #include "kernels/dynamic.h"
 
@@ -525,4 +526,21 @@ void profile_device(struct backend *b, double *gflops, double *gbytes_per_s)
     }
     double ms = time_op(b, "Add", 2048, 2048);
     *gbytes_per_s = ms > 0 ? 3.0 * 4.0 * 2048 * 2048 / ms / 1e6 : b->ops->host ? copy_gbytes_per_s() : 0;
+}
+
+double profile_peak_gflops(void)
+{
+    const struct simd_isa *isa = simd_isa_best();
+    int64_t rounds = 20000;
+    volatile float sink = 0;
+    double best = 0;
+    for (int i = 0; i < 12; i++) {
+        double before = now_ms();
+        sink = sink + isa->peak(rounds);
+        double ms = now_ms() - before;
+        best = ms > 0 ? YK_MAX(best, 24.0 * isa->vl * (double)rounds / ms / 1e6) : best;
+        if (ms < 0.5)
+            rounds *= 2;
+    }
+    return best;
 }

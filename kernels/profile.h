@@ -23,6 +23,9 @@ yk_err profile_graph(const struct graph *g, struct backends *b, const int64_t *s
     const int64_t *others, double budget_ms, const volatile bool *cancel,
     void (*fn)(void *arg, const struct profile_entry *e), void *arg, struct yk_diag *why);
 
+/* Multiply-adds of f32 a core can do in registers, GFLOP/s (two each); takes about 10 ms. */
+double profile_peak_gflops(void);
+
 /* GEMM speed and copy speed of a backend, for hello and rooflines; takes about 50 ms each. */
 void profile_device(struct backend *b, double *gflops, double *gbytes_per_s);
 

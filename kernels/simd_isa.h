@@ -116,6 +116,7 @@ struct simd_isa {
      * 0 or 1. y may be x. */
     float (*soft)(float *y, const float *x, int64_t n, float scale, const float *mask, int64_t mask_step);
     void (*scale)(float *y, float f, int64_t n);
+    float (*peak)(int64_t rounds); /* 24 vl operations a round, as fast as a core can */
 };
 
 /* Floats of a packed b: columns are rounded up to the vector length. */

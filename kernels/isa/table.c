@@ -80,4 +80,5 @@ const struct simd_isa ISA_TABLE = {
     .transpose = vec_fn(transpose),
     .soft = vec_fn(soft),
     .scale = vec_fn(scale),
+    .peak = vec_fn(peak),
 };

@@ -194,6 +194,7 @@ void vec_fn(wino_dw)(const struct simd_wino_dw *w);
 void vec_fn(group)(const struct simd_group *g);
 void vec_fn(affine_relu)(
     float *y, int64_t ldy, const float *x, int64_t ldx, const float *a, const float *b, int64_t rows, int64_t n);
+float vec_fn(peak)(int64_t rounds);
 float vec_fn(soft)(float *y, const float *x, int64_t n, float scale, const float *mask, int64_t mask_step);
 void vec_fn(scale)(float *y, float f, int64_t n);
 void vec_fn(transpose)(float *y, int64_t ldy, const float *x, int64_t ldx, int64_t rows, int64_t cols);

@@ -12,7 +12,7 @@ struct cli_opts {
     bool json;
     char *name, *output, *data, *split, *source, *plan, *pin, *codec, *job, *mean, *std, *backend, *microbatch_text;
     char *preset, *preprocess, *resize, *crop, *interpolation, *labels; /* of images: images.h reads them */
-    char *dump;
+    char *dump, *timeline;
     struct conf_strs inputs, outputs; /* of commands that take several: tensors.h reads them */
     struct conf_strs sizes;           /* NAME=N of named dimensions */
     int objective;

@@ -59,6 +59,37 @@ yk_err local_open_backends(struct cli *c, struct local *l, struct yk_diag *why)
     return err;
 }
 
+/* --size into sizes and wanted. */
+static yk_err given_sizes(const struct cli_opts *o, struct local *l, struct yk_diag *why)
+{
+    const struct graph *g = l->graph;
+    l->sizes = yk_xalloc(((size_t)g->n_syms + 1) * sizeof *l->sizes);
+    l->wanted = yk_xalloc(((size_t)g->n_syms + 1) * sizeof *l->wanted);
+    for (int32_t i = 0; i < g->n_syms; i++)
+        l->sizes[i] = 1;
+    for (int i = 0; i < o->sizes.n; i++) {
+        const char *text = o->sizes.at[i], *equals = strrchr(text, '=');
+        char *end = NULL;
+        long long n = equals ? strtoll(equals + 1, &end, 10) : 0;
+        if (!equals || equals == text || end == equals + 1 || *end || n < 1 || n > INT32_MAX)
+            return yk_fail(why, YK_INVAL, "--size=%s: NAME=N, a named dimension of the model and its size", text);
+        int32_t sym = 0;
+        size_t len = (size_t)(equals - text);
+        while (sym < g->n_syms && (strlen(g->syms[sym]) != len || memcmp(g->syms[sym], text, len) != 0))
+            sym++;
+        if (sym == g->n_syms)
+            return yk_fail(why, YK_INVAL, "--size=%s: the model has no dimension of that name%s%s%s", text,
+                g->n_syms ? "; it has '" : "", g->n_syms ? g->syms[0] : "",
+                g->n_syms > 1 ? "' and others"
+                : g->n_syms   ? "'"
+                              : "");
+        if (sym == l->batch_dim)
+            return yk_fail(why, YK_INVAL, "--size=%s: that is the batch, which --batch or the inputs give", text);
+        l->sizes[sym] = l->wanted[sym] = n;
+    }
+    return YK_OK;
+}
+
 yk_err local_open(struct cli *c, const char *path, struct local *l, struct yk_diag *why)
 {
     struct yk_buf problems = {0};
@@ -76,11 +107,34 @@ yk_err local_open(struct cli *c, const char *path, struct local *l, struct yk_di
     if ((err = local_open_backends(c, l, why)))
         goto out;
     l->batch_dim = graph_batch_dim(l->graph, &l->fixed_batch);
-    l->sizes = yk_xalloc(((size_t)l->graph->n_syms + 1) * sizeof *l->sizes);
-    for (int32_t i = 0; i < l->graph->n_syms; i++)
-        l->sizes[i] = 1;
+    err = given_sizes(&c->o, l, why);
 out:
     return err;
+}
+
+yk_err local_agree(const struct local *l, struct yk_diag *why)
+{
+    for (int32_t i = 0; i < l->graph->n_syms; i++)
+        if (l->wanted[i] && l->wanted[i] != l->sizes[i])
+            return yk_fail(why, YK_INVAL, "--size=%s=%" PRId64 ": in the inputs it is %" PRId64, l->graph->syms[i],
+                l->wanted[i], l->sizes[i]);
+    return YK_OK;
+}
+
+yk_err local_all_given(const struct local *l, struct yk_diag *why)
+{
+    const struct graph *g = l->graph;
+    for (int32_t i = 0; i < g->n_inputs; i++) {
+        const struct value *v = &g->values[g->inputs[i]];
+        for (int k = 0; k < v->rank; k++) {
+            int32_t sym = v->dims[k].sym;
+            if (sym >= 0 && sym != l->batch_dim && !l->wanted[sym])
+                return yk_fail(why, YK_INVAL,
+                    "dimension %d of input '%s' is '%s', whose size is not known: --size=%s=N, or --input", k, v->name,
+                    g->syms[sym], g->syms[sym]);
+        }
+    }
+    return YK_OK;
 }
 
 yk_err local_load(struct local *l, int64_t max_batch, struct yk_diag *why)
@@ -137,6 +191,7 @@ void local_close(struct local *l)
     plan_free(l->plan);
     free(l->forms);
     free(l->sizes);
+    free(l->wanted);
     graph_close(l->graph);
 }
 

@@ -13,6 +13,7 @@ struct local {
     struct plan *plan;  /* of --plan, or NULL */
     const char **forms; /* of the plan, by node; or NULL */
     int64_t *sizes;     /* maximum of each named dimension */
+    int64_t *wanted;    /* by named dimension, of --size; 0: not given */
     int32_t batch_dim;  /* -1: the model has a fixed batch */
     int64_t fixed_batch;
     const struct shape *const *input_shapes; /* of inputs without a declared shape, or NULL; borrowed */
@@ -20,7 +21,9 @@ struct local {
     int n_lost; /* of the backends, when exec was opened */
 };
 
-/* Imports path, runs the passes, reads --plan if given (same graph hash, or an error). */
+/* Imports path, runs the passes, reads --plan if given (same graph hash, or an error). sizes are those of --size,
+ * else 1.
+ */
 yk_err local_open(struct cli *c, const char *path, struct local *l, struct yk_diag *why);
 /* Reads a plan of this graph into l->plan and l->forms. */
 yk_err local_use_plan(struct local *l, struct graph *g, const char *path, struct yk_diag *why);
@@ -38,6 +41,11 @@ int local_threads(const struct cli *c); /* of --threads; all cores if it is not 
  * in: by input of the graph, NULL for what is no tensor. sizes: by sym; 1 where no input says. Errors name the input
  * and the dimension. */
 yk_err local_sizes(const struct graph *g, const struct shape *const *in, int64_t *sizes, struct yk_diag *why);
+
+/* Errors where l->sizes, taken from inputs, differ from --size. */
+yk_err local_agree(const struct local *l, struct yk_diag *why);
+/* Errors if an input has a named dimension other than the batch that --size does not give; says which and how. */
+yk_err local_all_given(const struct local *l, struct yk_diag *why);
 
 /* A graph input's shape at l->sizes with the batch replaced. */
 yk_err local_input_shape(const struct local *l, int32_t input, int64_t batch, struct shape *out, struct yk_diag *why);

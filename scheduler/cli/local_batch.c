@@ -38,19 +38,22 @@ static int64_t count_correct(const struct tensor *logits, const int64_t *labels)
     return correct;
 }
 
-static yk_err check_input(const struct local *l, const struct data_set *set, int64_t microbatch, struct yk_diag *why)
+static yk_err check_input(struct local *l, const struct data_set *set, int64_t microbatch, struct yk_diag *why)
 {
-    struct shape want;
+    struct shape want, got = *data_sample(set);
     char a[128], b[128];
     if (l->graph->n_inputs != 1)
         return yk_fail(why, YK_UNSUPPORTED, "the model has %d inputs; a data set gives one", l->graph->n_inputs);
-    yk_err err = local_input_shape(l, 0, microbatch, &want, why);
-    if (err)
-        return err;
-    struct shape got = *data_sample(set);
     memmove(got.dims + 1, got.dims, (size_t)got.rank * sizeof got.dims[0]);
     got.dims[0] = microbatch;
     got.rank++;
+    const struct shape *given[1] = {&got};
+    yk_err err =
+        local_sizes(l->graph, given, l->sizes, NULL) ? YK_OK : local_agree(l, why); /* what differs is told below */
+    if (!err)
+        err = local_input_shape(l, 0, microbatch, &want, why);
+    if (err)
+        return err;
     if (shape_equal(&want, &got))
         return YK_OK;
     shape_text(&want, a, sizeof a);
@@ -187,11 +190,13 @@ int cli_local_batch(struct cli *c)
         err = yk_fail(&why, YK_INVAL, "--microbatch=%s: a number of samples from 1, or auto", c->o.microbatch_text);
         goto out;
     }
+    if ((err = check_input(&l, set, microbatch, &why)))
+        goto out;
     if (l.batch_dim >= 0 && microbatch != c->o.batch && !l.plan && !samples_independent(l.graph, l.sizes, &why)) {
         err = yk_wrap(&why, YK_INVAL, "the samples of a batch may depend on each other, the microbatch is the batch");
         goto out;
     }
-    if ((err = check_input(&l, set, microbatch, &why)) || (err = local_load(&l, microbatch, &why)) ||
+    if ((err = local_load(&l, microbatch, &why)) ||
         (err = run_all(c, &l, set, microbatch, c->o.output ? &rows : NULL, &sums, &why)))
         goto out;
     if (c->o.output)

@@ -1,7 +1,5 @@
-/* `yoke local infer` and `yoke local bench`. */
-#include "scheduler/cli/local.h"
-
-#include "scheduler/cli/images.h"
+/* `yoke local infer`, and inputs from files. */
+#include "scheduler/cli/local_infer.h"
 #include "scheduler/cli/tensors.h"
 
 #include <inttypes.h>
@@ -15,21 +13,6 @@ static double now_ms(void)
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
-
-/* ---- infer ---- */
-
-struct infer {
-    struct local l;
-    int n_in, n_out;             /* of the graph */
-    const char **names;          /* of inputs, then of outputs */
-    const char **in_paths;       /* by input */
-    char **out_paths;            /* by output; NULL entries: not written */
-    struct tensor *in;           /* by input of the graph */
-    const struct shape **shapes; /* theirs */
-    struct images *images;       /* by input; zeroed where a file is none. They own the tensor's data */
-    bool pictured;               /* there is one */
-    struct dyn_value **args, **results;
-};
 
 static void print_output(struct cli *c, const char *name, const struct dyn_value *v, double ms)
 {
@@ -110,7 +93,9 @@ static yk_err read_inputs(struct cli *c, struct infer *f, struct yk_diag *why)
             err = tensors_pixels(shape, &f->in[i].data, why);
         f->shapes[i] = shape;
     }
-    return err ? err : local_sizes(g, f->shapes, f->l.sizes, why);
+    if (!err)
+        err = local_sizes(g, f->shapes, f->l.sizes, why);
+    return err ? err : local_agree(&f->l, why);
 }
 
 /* For people who gave a picture and no file for the answer. */
@@ -126,8 +111,7 @@ static yk_err show_classes(
     return images_print_top(c->o.labels, &f->images[i], name, t, why);
 }
 
-/* Reads the files and loads the opened model for their sizes. */
-static yk_err load_inputs(struct cli *c, struct infer *f, struct yk_diag *why)
+yk_err infer_load(struct cli *c, struct infer *f, struct yk_diag *why)
 {
     struct local *l = &f->l;
     yk_err err = pair_files(c, f, why);
@@ -146,7 +130,7 @@ static yk_err infer(struct cli *c, struct infer *f, struct yk_diag *why)
 {
     struct local *l = &f->l;
     yk_err err = local_open(c, c->args.at[0], l, why);
-    if (err || (err = load_inputs(c, f, why)))
+    if (err || (err = infer_load(c, f, why)))
         return err;
     double start = now_ms();
     if ((err = exec_run_values(l->exec, l->sizes, f->args, f->results, 0, why)))
@@ -167,7 +151,7 @@ static yk_err infer(struct cli *c, struct infer *f, struct yk_diag *why)
     return err;
 }
 
-static void infer_fini(struct infer *f)
+void infer_fini(struct infer *f)
 {
     for (int i = 0; i < f->n_in; i++) {
         dyn_unref(f->args[i]);
@@ -196,180 +180,5 @@ int cli_local_infer(struct cli *c)
     struct infer f = {0};
     yk_err err = infer(c, &f, &why);
     infer_fini(&f);
-    return err ? cli_fail(err, &why) : CLI_DONE;
-}
-
-/* ---- bench ---- */
-
-struct node_cost {
-    double ms; /* sum over the traced runs */
-    char form[BACKEND_FORM_MAX];
-};
-
-static void on_node(void *arg, int32_t node, const char *form, double ms)
-{
-    struct node_cost *cost = (struct node_cost *)arg + node;
-    cost->ms += ms;
-    snprintf(cost->form, sizeof cost->form, "%s", form);
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* What a node costs is known where no shape depends on data. */
-static bool shapes_known(const struct op_ctx *x)
-{
-    for (int i = 0; i < x->n_in; i++)
-        if (x->in[i] && shape_count(x->in[i]) < 0)
-            return false;
-    for (int i = 0; i < x->n_out; i++)
-        if (x->out[i].dtype != DT_NONE && shape_count(&x->out[i]) < 0)
-            return false;
-    return true;
-}
-
-static void bench_report(struct cli *c, struct local *l, const double *sorted, int n, const struct node_cost *costs)
-{
-    const struct shapes *shapes = exec_max_shapes(l->exec);
-    const struct memplan *plan = exec_plan(l->exec);
-    double flops = 0, median = sorted[n / 2];
-    struct op_ctx *ctx = yk_xalloc(sizeof *ctx);
-    struct yk_buf buf = {0};
-    struct json_out out;
-    json_out_init(&out, &buf, 0);
-    json_open(&out, '{');
-    if (c->o.ops) {
-        json_put_key(&out, "nodes");
-        json_open(&out, '[');
-        if (!c->o.json)
-            printf("%5s  %-34s %-20s %-40s %10s %9s\n", "node", "name", "op", "form", "ms", "GFLOP/s");
-    }
-    for (int32_t i = 0; i < l->graph->n_nodes; i++) {
-        const struct node *node = &l->graph->nodes[i];
-        shapes_node(l->graph, shapes, i, ctx);
-        double f = shapes_known(ctx) ? op_flops(ctx) : 0, ms = costs ? costs[i].ms / n : 0;
-        flops += f;
-        if (!c->o.ops)
-            continue;
-        if (!c->o.json)
-            printf("%5d  %-34.34s %-20s %-40s %10.4f %9.2f\n", i, node->name, node->op->name, costs[i].form, ms,
-                ms > 0 ? f / ms * 1e-6 : 0);
-        json_open(&out, '{');
-        json_put_key(&out, "node");
-        json_put_i64(&out, i);
-        json_put_key(&out, "name");
-        json_put_str(&out, node->name);
-        json_put_key(&out, "op");
-        json_put_str(&out, node->op->name);
-        json_put_key(&out, "form");
-        json_put_str(&out, costs[i].form);
-        json_put_key(&out, "ms");
-        json_put_f64(&out, ms);
-        json_put_key(&out, "flops");
-        json_put_f64(&out, f);
-        json_put_key(&out, "bytes");
-        json_put_f64(&out, shapes_known(ctx) ? op_bytes(ctx) : 0);
-        json_close(&out, '}');
-    }
-    if (c->o.ops)
-        json_close(&out, ']');
-    const struct {
-        const char *key;
-        double value;
-    } sums[] = {{"batch", (double)c->o.batch}, {"threads", pool_threads(l->pool)}, {"ms", median},
-        {"min_ms", sorted[0]}, {"max_ms", sorted[n - 1]}, {"gflops", flops / median * 1e-6},
-        {"memory_bytes", (double)plan->total_bytes}};
-    for (size_t i = 0; i < YK_COUNT(sums); i++) {
-        json_put_key(&out, sums[i].key);
-        json_put_f64(&out, sums[i].value);
-    }
-    json_close(&out, '}');
-    if (c->o.json)
-        printf("%.*s\n", (int)buf.len, (const char *)buf.data);
-    else
-        printf("%s  batch %" PRId64
-               "  threads %d  median %.3f ms  (min %.3f, max %.3f, %d runs)  %.1f GFLOP/s  %.1f MB\n",
-            c->args.at[0], c->o.batch, pool_threads(l->pool), median, sorted[0], sorted[n - 1], n,
-            flops / median * 1e-6, (double)plan->total_bytes / 1e6);
-    yk_buf_free(&buf);
-    free(ctx);
-}
-
-/* Without files: inputs between -1 and 1, integers 0, at --batch and 1 for every other named dimension. */
-static yk_err make_inputs(struct cli *c, struct infer *f, struct yk_diag *why)
-{
-    struct local *l = &f->l;
-    struct yk_rng rng;
-    yk_rng_seed(&rng, 1);
-    if (l->batch_dim < 0)
-        c->o.batch = l->fixed_batch;
-    yk_err err = local_load(l, c->o.batch, why);
-    if (err)
-        return err;
-    f->args = yk_xalloc(((size_t)l->graph->n_inputs + 1) * sizeof(struct dyn_value *));
-    f->in = yk_xalloc(((size_t)l->graph->n_inputs + 1) * sizeof *f->in);
-    f->images = yk_xalloc(((size_t)l->graph->n_inputs + 1) * sizeof *f->images);
-    for (f->n_in = 0; f->n_in < l->graph->n_inputs; f->n_in++) {
-        const struct value *v = &l->graph->values[l->graph->inputs[f->n_in]];
-        if (v->type != VALUE_TENSOR)
-            return yk_fail(why, YK_UNSUPPORTED, "input '%s' is no tensor: bench cannot make one", v->name);
-        const struct shape *shape = &exec_max_shapes(l->exec)->of[l->graph->inputs[f->n_in]];
-        if ((err = dyn_tensor(NULL, shape, &f->args[f->n_in], why)))
-            return err;
-        struct tensor *t = &f->args[f->n_in]->tensor;
-        memset(t->data, 0, (size_t)tensor_bytes(t));
-        for (int64_t k = 0; t->shape.dtype == DT_F32 && k < tensor_count(t); k++)
-            ((float *)t->data)[k] = (float)(yk_rng_unit(&rng) * 2 - 1);
-    }
-    return YK_OK;
-}
-
-static yk_err bench_run(struct infer *f, double *ms, struct yk_diag *why)
-{
-    const struct graph *g = f->l.graph;
-    struct dyn_value **out = yk_xalloc(((size_t)g->n_outputs + 1) * sizeof(struct dyn_value *));
-    double start = now_ms();
-    yk_err err = exec_run_values(f->l.exec, f->l.sizes, f->args, out, 0, why);
-    *ms = now_ms() - start;
-    for (int32_t i = 0; i < g->n_outputs; i++)
-        dyn_unref(out[i]);
-    free(out);
-    return err;
-}
-
-int cli_local_bench(struct cli *c)
-{
-    struct yk_diag why = {0};
-    struct infer f = {0};
-    struct node_cost *costs = NULL;
-    double *times = NULL, warm;
-    int n = (int)c->o.repeat;
-    yk_err err = local_open(c, c->args.at[0], &f.l, &why);
-    if (!err)
-        err = c->o.inputs.n ? load_inputs(c, &f, &why) : make_inputs(c, &f, &why);
-    if (!err && c->o.inputs.n)
-        c->o.batch = f.l.batch_dim >= 0 ? f.l.sizes[f.l.batch_dim] : f.l.fixed_batch;
-    for (int i = 0; i < 2 && !err; i++)
-        err = bench_run(&f, &warm, &why);
-    if (err)
-        goto out;
-    if (c->o.ops) {
-        costs = yk_xalloc(((size_t)f.l.graph->n_nodes + 1) * sizeof *costs);
-        exec_trace(f.l.exec, on_node, costs);
-    }
-    times = yk_xalloc((size_t)n * sizeof *times);
-    for (int i = 0; i < n && !err; i++)
-        err = bench_run(&f, &times[i], &why);
-    if (err)
-        goto out;
-    qsort(times, (size_t)n, sizeof *times, by_value);
-    bench_report(c, &f.l, times, n, costs);
-out:
-    infer_fini(&f);
-    free(costs);
-    free(times);
     return err ? cli_fail(err, &why) : CLI_DONE;
 }

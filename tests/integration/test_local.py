@@ -7,7 +7,7 @@ import sys
 import tempfile
 
 import harness
-from harness import MODELS, local
+from harness import FMNIST, MODELS, local
 from run import Skip
 
 DATA = pathlib.Path("/usr/share/libonnx-testdata/data")
@@ -149,3 +149,51 @@ def test_bench_of_sizes_that_depend_on_data():
         assert local("bench", model, "--batch=4", "--repeat=2", "--ops", "--json").last()["batch"] == 4
         local("infer", model, f"--input={x}", f"--output={folder}/y.npy")
         assert (np.load(f"{folder}/y.npy") == [[0, 1], [1, 0], [1, 2]]).all()
+
+
+def test_bench_shows_where_the_time_goes():
+    import xml.dom.minidom
+    with tempfile.TemporaryDirectory() as folder:
+        picture = os.path.join(folder, "run.svg")
+        done = local("bench", FMNIST, "--batch=2", "--repeat=3", "--ops", "--json", f"--timeline={picture}").last()
+        nodes, classes = done["nodes"], done["classes"]
+        assert sum(k["nodes"] for k in classes) == len(nodes) and abs(sum(k["share_frac"] for k in classes) - 1) < 1e-9
+        assert abs(sum(n["ms"] for n in nodes) - sum(k["ms"] for k in classes)) < 1e-9
+        assert all("@" in n["form"] and n["ms"] >= 0 and n["bytes"] >= 0 for n in nodes), nodes
+        assert done["peak_gflops"] > 0 and all(0 <= k["peak_frac"] < 10 for k in classes), done
+        spans = [r for r in xml.dom.minidom.parse(picture).getElementsByTagName("rect") if r.getAttribute("class") == "b"]
+        assert len(spans) == len(nodes)
+        text = local("bench", FMNIST, "--repeat=1", "--ops").out
+        assert "peak_frac" in text and "share_frac" in text and "GFLOP/s" in text, text
+        done = local("bench", FMNIST, "--repeat=1", "--timeline=/nowhere/x.svg", ok=False)
+        assert done.code == 1 and "/nowhere" in done.err, done.err
+
+
+def test_sizes_of_named_dimensions():
+    import numpy as np
+    import onnx
+    from onnx import TensorProto as T, helper
+    graph = helper.make_graph([helper.make_node("GlobalAveragePool", ["x"], ["y"])], "g",
+                              [helper.make_tensor_value_info("x", T.FLOAT, ["n", 3, "height", "width"])],
+                              [helper.make_tensor_value_info("y", T.FLOAT, None)])
+    with tempfile.TemporaryDirectory() as folder:
+        model, x = os.path.join(folder, "m.onnx"), os.path.join(folder, "x.npy")
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)]), model)
+        np.save(x, np.ones((2, 3, 5, 7), "f4"))
+        done = local("bench", model, "--repeat=1", "--ops", "--batch=2", "--size=height=30", "--size=width=20", "--json")
+        assert done.last()["nodes"][0]["bytes"] == 4 * (2 * 3 * 30 * 20 + 6), done.out
+        local("infer", model, f"--input={x}", "--size=height=5", f"--output={folder}/y.npy")
+        for arguments, says in ((("bench", "--size=height=30"), "'width', whose size is not known: --size=width=N"),
+                                (("bench",), "--size=height=N, or --input"),
+                                (("bench", "--size=depth=3", "--size=height=3"), "no dimension of that name; it has"),
+                                (("bench", "--size=n=3"), "--batch"), (("bench", "--size=height=0"), "NAME=N"),
+                                (("bench", "--size=height"), "NAME=N"), (("bench", "--size=height="), "NAME=N"),
+                                (("infer", f"--input={x}", "--size=height=6"), "in the inputs it is 5"),
+                                (("bench", f"--input={x}", "--size=width=6"), "in the inputs it is 7")):
+            done = local(arguments[0], model, *arguments[1:], ok=False)
+            assert done.code == 1 and says in done.err, done.err
+        os.mkdir(f"{folder}/data")
+        np.save(f"{folder}/data/x.npy", np.ones((4, 3, 6, 6), "f4")), np.save(f"{folder}/data/y.npy", np.zeros(4, "i8"))
+        assert local("batch", model, f"--data={folder}/data", "--batch=2", "--json").last()["samples"] == 4
+        done = local("batch", model, f"--data={folder}/data", "--size=width=5", ok=False)
+        assert done.code == 1 and "--size=width=5" in done.err, done.err
