@@ -354,7 +354,7 @@ int cli_local_bench(struct cli *c)
     struct bench b = {0};
     yk_err err = local_open(c, c->args.at[0], &b.f.l, &why);
     if (!err)
-        err = c->o.inputs.n ? infer_load(c, &b.f, &why) : make_inputs(c, &b.f, &why);
+        err = c->o.inputs.n ? local_infer_load(c, &b.f, &why) : make_inputs(c, &b.f, &why);
     if (!err && c->o.inputs.n)
         c->o.batch = b.f.l.batch_dim >= 0 ? b.f.l.sizes[b.f.l.batch_dim] : b.f.l.fixed_batch;
     if (!err)
@@ -363,7 +363,7 @@ int cli_local_bench(struct cli *c)
         err = report(c, &b, &why);
     if (!err && c->o.timeline)
         err = draw(c, &b, &why);
-    infer_fini(&b.f);
+    local_infer_fini(&b.f);
     free(b.costs);
     free(b.best);
     free(b.times);

@@ -111,7 +111,7 @@ static yk_err show_classes(
     return images_print_top(c->o.labels, &f->images[i], name, t, why);
 }
 
-yk_err infer_load(struct cli *c, struct infer *f, struct yk_diag *why)
+yk_err local_infer_load(struct cli *c, struct infer *f, struct yk_diag *why)
 {
     struct local *l = &f->l;
     yk_err err = pair_files(c, f, why);
@@ -130,7 +130,7 @@ static yk_err infer(struct cli *c, struct infer *f, struct yk_diag *why)
 {
     struct local *l = &f->l;
     yk_err err = local_open(c, c->args.at[0], l, why);
-    if (err || (err = infer_load(c, f, why)))
+    if (err || (err = local_infer_load(c, f, why)))
         return err;
     double start = now_ms();
     if ((err = exec_run_values(l->exec, l->sizes, f->args, f->results, 0, why)))
@@ -151,7 +151,7 @@ static yk_err infer(struct cli *c, struct infer *f, struct yk_diag *why)
     return err;
 }
 
-void infer_fini(struct infer *f)
+void local_infer_fini(struct infer *f)
 {
     for (int i = 0; i < f->n_in; i++) {
         dyn_unref(f->args[i]);
@@ -179,6 +179,6 @@ int cli_local_infer(struct cli *c)
     struct yk_diag why = {0};
     struct infer f = {0};
     yk_err err = infer(c, &f, &why);
-    infer_fini(&f);
+    local_infer_fini(&f);
     return err ? cli_fail(err, &why) : CLI_DONE;
 }

@@ -19,7 +19,7 @@ struct infer {
 };
 
 /* Reads the files of --input and loads the opened model for their sizes. */
-yk_err infer_load(struct cli *c, struct infer *f, struct yk_diag *why);
-void infer_fini(struct infer *f);
+yk_err local_infer_load(struct cli *c, struct infer *f, struct yk_diag *why);
+void local_infer_fini(struct infer *f);
 
 #endif
