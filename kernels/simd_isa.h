@@ -2,8 +2,9 @@
  * their flags, and simd_isa_best() picks by what the processor says.
  *
  * Everything here works on channels-last data (NHWC): a pixel is a run of channels. A sum over k is made of partial
- * sums of SIMD_KC terms, each term one fused multiply-add in ascending order from 0, partial sums added in order. That
- * does not mention vectors or tiles, so all sets that have a fused multiply-add give the same bits: their forms are
+ * sums of simd_kc(k) terms, each term one fused multiply-add in ascending order from 0, partial sums added in order.
+ * That does not mention vectors or tiles, so all sets that have a fused multiply-add give the same bits: their forms
+ * are
  * "...@fma", on x86-64 and on aarch64. A processor without one has "...@generic". */
 #ifndef YK_SIMD_ISA_H
 #define YK_SIMD_ISA_H
@@ -11,7 +12,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SIMD_KC 256
+/* Short partial sums keep the error of long ones down: it grows with their length and their number. */
+static inline int64_t simd_kc(int64_t k)
+{
+    return k <= 1152 ? 32 : 64;
+}
 
 /* y = act(y + bias + add), by element in that order; NaN passes. */
 enum simd_act {

@@ -87,9 +87,9 @@ INLINE void run_tile(const struct tile *t, const struct act *act, int mr, int nv
 {
     vf acc[MR][NV], sum[MR][NV];
     const float *a = t->a, *b = t->b;
-    int64_t left = t->k;
+    int64_t left = t->k, kc = simd_kc(t->k);
     for (bool first = true; first || left > 0; first = false) {
-        int64_t k = left < SIMD_KC ? left : SIMD_KC;
+        int64_t k = left < kc ? left : kc;
 #pragma GCC unroll 16
         for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4

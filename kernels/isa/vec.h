@@ -181,6 +181,10 @@ INLINE vf vf_min(vf hi, vf v)
 #endif
 }
 
+/* The points of Winograd tiles of 4 are 0, P, -P, Q, -Q and infinity. */
+#define WINO_P 0.75f
+#define WINO_Q 1.5f
+
 /* Defined in the files beside this one. */
 void vec_fn(gemm)(const struct simd_gemm *g);
 void vec_fn(gemm_pack)(float *out, const float *b, int64_t k, int64_t n, int64_t ldb, bool transposed);

@@ -6,8 +6,14 @@ typedef double vd __attribute__((vector_size(VL * 8)));
 /* A macro: such wide vectors are not returned alike by all sets. */
 #define WIDEN(p) __builtin_convertvector(vf_load(p), vd)
 
-static const double g4[6][3] = {{1.0 / 4, 0, 0}, {-1.0 / 6, -1.0 / 6, -1.0 / 6}, {-1.0 / 6, 1.0 / 6, -1.0 / 6},
-    {1.0 / 24, 1.0 / 12, 1.0 / 6}, {1.0 / 24, -1.0 / 12, 1.0 / 6}, {0, 0, 1}};
+/* A row (1, t, t^2) / product of (t - other points), at each point t; P and Q as in wino.c. */
+#define P (double)WINO_P
+#define Q (double)WINO_Q
+#define AT_P (2 * P * P * (P * P - Q * Q))
+#define AT_Q (2 * Q * Q * (Q * Q - P * P))
+static const double g4[6][3] = {{1 / (P * P * Q * Q), 0, 0}, {1 / AT_P, P / AT_P, P *P / AT_P},
+    {1 / AT_P, -P / AT_P, P *P / AT_P}, {1 / AT_Q, Q / AT_Q, Q *Q / AT_Q}, {1 / AT_Q, -Q / AT_Q, Q *Q / AT_Q},
+    {0, 0, 1}};
 static const double g2[4][3] = {{1, 0, 0}, {0.5, 0.5, 0.5}, {0.5, -0.5, 0.5}, {0, 0, 1}};
 
 /* VL columns of one row: taps at f, `width` apart; points `step` apart. */

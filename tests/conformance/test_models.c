@@ -83,6 +83,92 @@ static void fashion_mnist(void **state)
         }
 }
 
+/* The form of a product for every convolution that has a Winograd form; the texts are freed by the caller. */
+static yk_err direct_forms(const struct exec *e, const struct graph *g, char **text, int *changed)
+{
+    *changed = 0;
+    for (int32_t i = 0; i < g->n_nodes; i++) {
+        const char *form = exec_form(e, i), *isa = form ? strchr(form, '@') : NULL;
+        text[i] = malloc(BACKEND_FORM_MAX);
+        if (!text[i] || !isa)
+            return YK_NOMEM;
+        bool winograd = strncmp(form, "conv.wino", 9) == 0;
+        snprintf(text[i], BACKEND_FORM_MAX, winograd ? "conv.gemm%s" : "%s", winograd ? isa : form);
+        *changed += winograd;
+    }
+    return YK_OK;
+}
+
+/* sum (a - b)^2 / sum b^2 of ResNet-34 against the same net in f64, with the forms of this machine and without Winograd
+ * ones; *winograd: how many convolutions have them. */
+static void resnet34_errors(const char *folder, double *with, double *without, int *winograd)
+{
+    char path[3][700];
+    static const char *const ends[] = {"onnx", "x.npy", "y64.npy"};
+    struct yk_diag why = {""};
+    struct graph *g;
+    struct pool *pool;
+    struct backends b;
+    int64_t nx = 0, ny = 0, count = 0, sizes[8] = {2, 2, 2, 2, 2, 2, 2, 2};
+    for (int k = 0; k < 3; k++)
+        snprintf(path[k], sizeof(path[k]), "%.400s/resnet34_bn_224.%s", folder, ends[k]);
+    float *x = models_npy(path[1], &nx), *y = models_npy(path[2], &ny);
+    assert_non_null(x);
+    assert_non_null(y);
+    assert_int_equal(onnx_import(path[0], &g, NULL, &why), YK_OK);
+    assert_int_equal(passes_infer(g, fold_eval, NULL, &why), YK_OK);
+    assert_int_equal(pool_open(2, &pool, &why), YK_OK);
+    assert_int_equal(backends_open("auto", pool, &b, &why), YK_OK);
+    char **text = calloc((size_t)g->n_nodes, sizeof(*text));
+    assert_non_null(text);
+    for (int pass = 0; pass < 2; pass++) {
+        struct exec_config c = {
+            .graph = g, .max_sizes = sizes, .backends = &b, .forms = pass ? (const char *const *)text : NULL};
+        struct exec *e;
+        float *got = NULL;
+        yk_err err = exec_open(&c, &e, &why);
+        if (err || (err = models_run(e, g, 2, x, &got, &count, &why)))
+            print_error("%s: %s\n", path[0], why.text);
+        assert_int_equal(err, YK_OK);
+        assert_int_equal(count, ny);
+        double diff = 0, power = 0;
+        for (int64_t i = 0; i < count; i++) {
+            diff += ((double)got[i] - (double)y[i]) * ((double)got[i] - (double)y[i]);
+            power += (double)y[i] * (double)y[i];
+        }
+        *(pass ? without : with) = diff / power;
+        if (pass == 0)
+            assert_int_equal(direct_forms(e, g, text, winograd), YK_OK);
+        exec_close(e);
+        free(got);
+    }
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        free(text[i]);
+    free(text);
+    free(x);
+    free(y);
+    backends_close(&b);
+    pool_close(pool);
+    graph_close(g);
+}
+
+static void accuracy_of_resnet34(void **state)
+{
+    (void)state;
+    const char *folder = getenv("YOKE_MODELS");
+    double with, without;
+    int winograd;
+    if (!folder) {
+        print_message("YOKE_MODELS names no folder with golden models: skipped\n");
+        skip();
+    }
+    resnet34_errors(folder, &with, &without, &winograd);
+    print_message(
+        "ResNet-34 against f64: NMSE %.2e with Winograd in %d convolutions, %.2e without\n", with, winograd, without);
+    assert_true(with <= 1e-11);
+    assert_true(without <= 1e-12);
+}
+
 static int onnx_files(const struct dirent *d)
 {
     const char *dot = strrchr(d->d_name, '.'), *size = getenv("YOKE_MODELS_SIZE");
@@ -240,7 +326,7 @@ static void cuts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fashion_mnist), cmocka_unit_test(golden), cmocka_unit_test(cuts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(fashion_mnist), cmocka_unit_test(golden),
+        cmocka_unit_test(accuracy_of_resnet34), cmocka_unit_test(cuts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

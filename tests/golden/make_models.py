@@ -104,8 +104,9 @@ def catalogue():
                 lambda size=size, seed=seed: images(2, size, 100 + seed),
                 False,
             )
-    # The exporter folds batch-norm into convolutions; this one keeps the nodes, so that our own folding is tested.
+    # The exporter folds batch-norm into convolutions; these keep the nodes, so that our own folding is tested.
     out["mobilenet_v2_bn_64"] = (out["mobilenet_v2_64"][0], out["mobilenet_v2_64"][1], True)
+    out["resnet34_bn_224"] = (out["resnet34_224"][0], out["resnet34_224"][1], True)
     out["encoder_2x64"] = (lambda: Encoder(2, 64, 4, 128, 11), lambda: tokens(2, 16, 64, 111), False)
     out["encoder_6x384"] = (lambda: Encoder(6, 384, 6, 1536, 12), lambda: tokens(2, 128, 384, 112), False)
     return out
