@@ -1,6 +1,6 @@
 /* gradw.gemm: the gradient of a convolution's weights as a product of input patches by output gradients, summed over
  * all pixels. A unit is a block of rows (tap, channel) by a block of columns (output channel) for a part of the pixels;
- * it gathers its rows of the patches and adds SIMD_KC pixels at a time. Parts are added in their order at the end.
+ * it gathers its rows of the patches and adds SIMD_ROWS pixels at a time. Parts are added in their order at the end.
  * gradw.depthwise: one channel a group, channels are the lanes. */
 #include <string.h>
 
@@ -25,7 +25,7 @@ static int64_t round64(int64_t bytes)
 
 struct plan {
     int64_t ic, oc, taps, m, n; /* of a group */
-    int64_t pixels, blocks;     /* blocks of SIMD_KC pixels */
+    int64_t pixels, blocks;     /* blocks of SIMD_ROWS pixels */
     int64_t rows, units_m, columns, units_n;
     int64_t parts, part; /* part: its blocks */
     int64_t ldn;
@@ -41,7 +41,7 @@ static void make_plan(const struct conv_dims *d, struct plan *p)
     p->m = p->taps * p->ic;
     p->n = p->oc;
     p->pixels = d->n * d->out[1] * d->out[2];
-    p->blocks = YK_MAX(ceil_div(p->pixels, SIMD_KC), 1);
+    p->blocks = YK_MAX(ceil_div(p->pixels, SIMD_ROWS), 1);
     p->in_place = p->taps == 1;
     for (int i = 1; i < 3; i++)
         p->in_place = p->in_place && d->stride[i] == 1 && d->pad_begin[i] == 0 && d->pad_end[i] == 0;
@@ -57,8 +57,8 @@ static void make_plan(const struct conv_dims *d, struct plan *p)
     p->ldn = simd_packed(isa, 1, p->n);
     /* For the most parts: a smaller batch may have as many. */
     p->sums_bytes = round64(p->parts * d->group * p->m * p->ldn * (int64_t)sizeof(float));
-    p->patch_bytes = p->in_place ? 0 : round64(SIMD_KC * p->rows * (int64_t)sizeof(float));
-    p->slot_bytes = p->patch_bytes + round64(SIMD_KC * YK_MIN(p->columns, p->ldn) * (int64_t)sizeof(float));
+    p->patch_bytes = p->in_place ? 0 : round64(SIMD_ROWS * p->rows * (int64_t)sizeof(float));
+    p->slot_bytes = p->patch_bytes + round64(SIMD_ROWS * YK_MIN(p->columns, p->ldn) * (int64_t)sizeof(float));
     p->slot_bytes = YK_MAX(p->slot_bytes, round64(TURN * p->m * (int64_t)sizeof(float)));
     p->slots = simd_last_slots(p->slot_bytes, units * UNITS_WANTED);
 }
@@ -155,7 +155,7 @@ static void unit_tile(void *arg, int64_t i, int thread)
     float *y = j->sums + ((part * d->group + group) * p->m + m0) * p->ldn + n0;
     int64_t end = YK_MIN((part + 1) * p->part, p->blocks);
     for (int64_t k = part * p->part; k < end || k == part * p->part; k++) {
-        int64_t first = YK_MIN(k * SIMD_KC, p->pixels), n = YK_MIN(SIMD_KC, p->pixels - first);
+        int64_t first = YK_MIN(k * SIMD_ROWS, p->pixels), n = YK_MIN(SIMD_ROWS, p->pixels - first);
         struct simd_gemm g = {.m = m1 - m0,
             .n = n1 - n0,
             .k = n,

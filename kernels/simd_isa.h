@@ -17,6 +17,7 @@ static inline int64_t simd_kc(int64_t k)
 {
     return k <= 1152 ? 32 : 64;
 }
+#define SIMD_ROWS 256 /* terms that a kernel takes at a time where it makes its operands as it goes */
 
 /* y = act(y + bias + add), by element in that order; NaN passes. */
 enum simd_act {

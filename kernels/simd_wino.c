@@ -10,7 +10,7 @@
 #define SMALL_U (1 << 20)
 #define FLY_BYTES (12 << 20)
 #define FLY_TILES_BYTES (16 << 20)
-#define FLY_ROWS SIMD_KC
+#define FLY_ROWS SIMD_ROWS
 
 struct plan {
     int size, points;
