@@ -111,7 +111,8 @@ static void make_plan_of(bool vary, const struct conv_dims *d, int size, struct 
 {
     make_plan(d, size, p);
     p->vary = vary;
-    p->fly = p->vary && u_bytes(d, p) > FLY_BYTES;
+    /* One partial sum at a time must be one partial sum of the product. */
+    p->fly = p->vary && u_bytes(d, p) > FLY_BYTES && simd_kc(simd_kc(d->c)) == simd_kc(d->c);
     if (!p->fly)
         return;
     int64_t row = p->points * (p->ldv + p->ldm) * (int64_t)sizeof(float);
@@ -286,22 +287,24 @@ static void fly_tile(void *arg, int64_t panel, int thread)
     int64_t first = panel * j->s.isa->nr, width = simd_weights_width(&j->weights, panel);
     int slot = simd_last_take(&j->fly);
     float *u = simd_last_slot(&j->fly, slot);
+    int64_t kc = simd_kc(w->c); /* divides FLY_ROWS */
     for (int64_t k = 0; k < w->c; k += FLY_ROWS) {
         int64_t n = YK_MIN(FLY_ROWS, w->c - k), step = n * width;
         simd_weights_wino(&j->weights, j->p.size, panel, k, k + n, u, step);
-        for (int64_t p = 0; p < j->p.points; p++) {
-            struct simd_gemm g = {.m = w->count,
-                .n = YK_MIN(j->s.isa->nr, w->oc - first),
-                .k = n,
-                .a = w->v + p * w->v_step + k,
-                .lda = w->ldv,
-                .b = u + p * step,
-                .y = w->m + p * w->m_step + first,
-                .ldy = w->ldm};
-            g.e.add = k ? g.y : NULL;
-            g.e.ld_add = g.ldy;
-            j->s.isa->gemm(&g);
-        }
+        for (int64_t p = 0; p < j->p.points; p++)
+            for (int64_t i = 0; i < n; i += kc) {
+                struct simd_gemm g = {.m = w->count,
+                    .n = YK_MIN(j->s.isa->nr, w->oc - first),
+                    .k = YK_MIN(kc, n - i),
+                    .a = w->v + p * w->v_step + k + i,
+                    .lda = w->ldv,
+                    .b = u + p * step + i * width,
+                    .y = w->m + p * w->m_step + first,
+                    .ldy = w->ldm};
+                g.e.add = k + i ? g.y : NULL;
+                g.e.ld_add = g.ldy;
+                j->s.isa->gemm(&g);
+            }
     }
     simd_last_give(&j->fly, slot);
 }
