@@ -149,6 +149,15 @@ struct clip_job {
     double lo, hi;
 };
 
+static void clip_floats(
+    float *restrict dx, const float *restrict dy, const float *restrict y, int64_t n, float lo, float hi)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float d = dy[i]; /* read in any case, so that this becomes a vector loop */
+        dx[i] = (y[i] <= lo) | (y[i] >= hi) ? 0 : d;
+    }
+}
+
 static void clip_piece(void *arg, int64_t begin, int64_t end)
 {
     const struct clip_job *j = arg;
@@ -156,10 +165,8 @@ static void clip_piece(void *arg, int64_t begin, int64_t end)
     enum dtype t = c->in[0].shape.dtype;
     double d[BLOCK], y[BLOCK];
     if (t == DT_F32) { /* the same, without a turn through double */
-        const float *from = c->in[0].data, *at = c->in[1].data;
-        float *to = c->out[0].data, lo = (float)j->lo, hi = (float)j->hi;
-        for (int64_t i = begin; i < end; i++)
-            to[i] = at[i] <= lo || at[i] >= hi ? 0 : from[i];
+        clip_floats((float *)c->out[0].data + begin, (const float *)c->in[0].data + begin,
+            (const float *)c->in[1].data + begin, end - begin, (float)j->lo, (float)j->hi);
         return;
     }
     for (int64_t i = begin; i < end; i += BLOCK) {
