@@ -29,7 +29,7 @@ static inline float simd_fold(const float *lane)
 }
 
 extern const struct host_rows simd_math, simd_norm, simd_conv, simd_resize, simd_move;
-extern const struct host_rows simd_norm_train, simd_grad_pool, simd_grad_rows;
+extern const struct host_rows simd_norm_train, simd_grad_pool, simd_grad_rows, simd_grad_deep;
 
 /* Claims nodes all of whose inputs that are there are f32. */
 bool simd_claim_f32(const struct op_ctx *c);
