@@ -70,7 +70,9 @@ yk_err local_train_open_trainer(struct local_train *t, struct yk_diag *why)
         .pool = t->env.pool,
         .optim = t->optim,
         .clip_norm = t->cli->o.clip_norm};
-    return err ? err : trainer_open(&config, &t->trainer, why);
+    if (!err && (err = trainer_open(&config, &t->trainer, why)) == YK_NOMEM)
+        yk_wrap(why, err, "a smaller --microbatch or --recompute takes less");
+    return err;
 }
 
 /* ---- the file ---- */
