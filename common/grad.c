@@ -408,6 +408,8 @@ static yk_err open_graph(struct build *b)
         return no_memory(b);
     for (size_t v = 0; v < n; v++)
         r->acc[v] = r->next[v] = r->copy[v] = r->shape_of[v] = r->shape_at[v] = YK_ABSENT;
+    r->g->backing = fwd->backing; /* fwd ends it; this graph may say what of it is idle */
+    r->g->backing_idle = fwd->backing_idle;
     const char *name = yk_arena_strdup(r->g->arena, fwd->name);
     r->g->name = name ? name : "";
     for (int32_t s = 0; s < fwd->n_syms; s++)

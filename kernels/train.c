@@ -54,6 +54,7 @@ static yk_err own_weight(struct trainer *t, const struct trainer_config *c, int3
         return yk_fail(why, YK_NOMEM, "no memory for weight '%s' of %lld elements", w->name, (long long)count);
     if (count > 0)
         memcpy(own, data, (size_t)count * sizeof(float));
+    graph_idle(t->graph, data, w->bytes); /* the file's is not read again */
     t->variable[v] = own;
     return YK_OK;
 }
