@@ -9,7 +9,11 @@
 #include <string.h>
 
 /* In order of preference. */
-const struct backend_ops *const backend_builtin[] = {&backend_simd, &backend_blas, &backend_ref, &backend_fake, NULL};
+const struct backend_ops *const backend_builtin[] = {&backend_simd,
+#ifndef YOKE_WITHOUT_BLAS
+    &backend_blas,
+#endif
+    &backend_ref, &backend_fake, NULL};
 
 const struct backend_ops *backend_find(const char *name)
 {

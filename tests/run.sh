@@ -4,7 +4,7 @@
 #   tests/run.sh          what every change must pass (under 30 minutes on two cores)
 #   tests/run.sh --full   the long tier too: all cuts of all models, many seeds, long stops
 #   tests/run.sh --list   names every test of each tier
-#   tests/run.sh --only=STAGE[,STAGE]   lint, unit, sanitizers, threads, models, integration, fuzz
+#   tests/run.sh --only=STAGE[,STAGE]   lint, unit, sanitizers, threads, arm64, models, integration, fuzz
 #
 # YOKE_SEED=N repeats a seeded run; the seed is printed. The last line is the sum: "N passed, N failed, N skipped".
 set -uo pipefail
@@ -86,10 +86,18 @@ integration() {
     echo "-- $name: $ok passed, $bad failed, $skip skipped, $((SECONDS - start)) s (log: $log)"
 }
 
+# Forms that promise it give the same bits on aarch64 as here, where there is a fused multiply-add.
+same_bits() {
+    grep -qw fma /proc/cpuinfo || return 0
+    build/release/bin/unit_bits | grep '^bits ' >"$report/bits-here" &&
+        qemu-aarch64-static -L /usr/aarch64-linux-gnu build/arm64/bin/unit_bits | grep '^bits ' >"$report/bits-arm64" &&
+        diff "$report/bits-here" "$report/bits-arm64"
+}
+
 # Warnings are errors in the release build; sanitizers change what the compiler can see and warn about.
 build() {
     local werror=OFF
-    [ "$1" != release ] || werror=ON
+    [ "$1" != release ] && [ "$1" != arm64 ] || werror=ON
     cmake --preset "$1" -DYOKE_TESTS=ON -DYOKE_WERROR=$werror >"$report/build-$1.log" 2>&1 &&
         cmake --build --preset "$1" -- -k 0 >>"$report/build-$1.log" 2>&1 || {
         grep -E 'error|warning|FAILED' "$report/build-$1.log" | head -n 30
@@ -130,6 +138,19 @@ fi
 if wanted threads; then
     stage build-threads build tsan
     suite threads tsan -R 'unit.(pool|worker|exec|log|metrics)|conformance.net|sim.'
+fi
+if wanted arm64; then
+    need_packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static || exit 1
+    stage build-arm64 build arm64
+    # Whole nets at a size that an emulated processor can do.
+    rm -rf build/models-arm64 && mkdir -p build/models-arm64
+    for net in resnet34_64 mobilenet_v2_64 encoder_2x64; do
+        for end in onnx x.npy y.npy y64.npy; do
+            [ ! -e "$YOKE_MODELS/$net.$end" ] || ln -s "$YOKE_MODELS/$net.$end" build/models-arm64/
+        done
+    done
+    YOKE_MODELS=$PWD/build/models-arm64 suite arm64 arm64
+    stage bits-of-arm64 same_bits
 fi
 if wanted integration; then integration; fi
 if [ $full -eq 1 ] && wanted fuzz; then

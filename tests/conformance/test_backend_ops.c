@@ -133,7 +133,11 @@ static void describe(struct gen *c, const struct op *op, const char *what, int n
 
 static struct pool *pools[2]; /* of 1 and of 3 threads */
 static struct backends refs[2], tested[8][2];
-static const char *const names[] = {"simd", "blas", "fake"};
+static const char *const names[] = {"simd", "fake",
+#ifndef YOKE_WITHOUT_BLAS
+    "blas"
+#endif
+};
 
 struct tally {
     int accepted, forms, bad;
