@@ -248,8 +248,7 @@ static yk_err time_form(struct bed *b, struct backend *be, const struct backend_
     return err;
 }
 
-/* What makes two nodes take the same time: op, attributes, shapes, which inputs are weights. */
-static void signature(const struct op_ctx *c, struct yk_buf *out)
+void profile_signature(const struct op_ctx *c, struct yk_buf *out)
 {
     const struct node *n = c->node;
     char text[160];
@@ -309,7 +308,7 @@ static uint64_t fnv(const uint8_t *p, size_t n)
 static yk_err timings_of(
     struct profiler *p, const struct shapes *s, int32_t node, const struct memo **out, struct yk_diag *why)
 {
-    signature(p->ctx, &p->key);
+    profile_signature(p->ctx, &p->key);
     if (p->key.failed)
         return yk_fail(why, YK_NOMEM, "no memory to profile");
     uint64_t hash = fnv(p->key.data, p->key.len);

@@ -23,6 +23,10 @@ yk_err profile_graph(const struct graph *g, struct backends *b, const int64_t *s
     const int64_t *others, double budget_ms, const volatile bool *cancel,
     void (*fn)(void *arg, const struct profile_entry *e), void *arg, struct yk_diag *why);
 
+/* What makes two nodes take the same time: op, attributes, shapes, which inputs are weights. Any bytes; out is emptied
+ * first. */
+void profile_signature(const struct op_ctx *c, struct yk_buf *out);
+
 /* Multiply-adds of f32 a core can do in registers, GFLOP/s (two each); takes about 10 ms. */
 double profile_peak_gflops(void);
 

@@ -17,7 +17,7 @@ struct cli_opts {
     struct conf_strs sizes;           /* NAME=N of named dimensions */
     int objective;
     int64_t batch, deadline_ms, threads, repeat, backend_timeout_ms, backend_check_every;
-    bool explain, watch, ops;
+    bool explain, watch, ops, tune;
     char *input_size; /* CxHxW */
     int64_t classes, seed;
     /* of training */

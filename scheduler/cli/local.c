@@ -5,6 +5,7 @@
 #include "common/onnx.h"
 #include "common/passes.h"
 #include "kernels/fold.h"
+#include "scheduler/cli/tune.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -107,6 +108,7 @@ yk_err local_open(struct cli *c, const char *path, struct local *l, struct yk_di
     if ((err = local_open_backends(c, l, why)))
         goto out;
     l->batch_dim = graph_batch_dim(l->graph, &l->fixed_batch);
+    l->tune = c->o.tune;
     err = given_sizes(&c->o, l, why);
 out:
     return err;
@@ -145,6 +147,9 @@ yk_err local_load(struct local *l, int64_t max_batch, struct yk_diag *why)
         return yk_fail(why, YK_INVAL,
             "the model takes batches of exactly %lld, not %lld: export it with a dynamic batch",
             (long long)l->fixed_batch, (long long)max_batch);
+    yk_err err = l->tune && !l->forms ? tune_forms(l, why) : YK_OK;
+    if (err)
+        return err;
     struct exec_config config = {.graph = l->graph,
         .forms = l->forms,
         .max_sizes = l->sizes,
@@ -190,6 +195,7 @@ void local_close(struct local *l)
     pool_close(l->pool);
     plan_free(l->plan);
     free(l->forms);
+    free(l->tuned);
     free(l->sizes);
     free(l->wanted);
     graph_close(l->graph);

@@ -10,11 +10,13 @@ struct local {
     struct graph *graph; /* canonical inference graph */
     struct pool *pool;
     struct backends backends;
-    struct plan *plan;  /* of --plan, or NULL */
-    const char **forms; /* of the plan, by node; or NULL */
-    int64_t *sizes;     /* maximum of each named dimension */
-    int64_t *wanted;    /* by named dimension, of --size; 0: not given */
-    int32_t batch_dim;  /* -1: the model has a fixed batch */
+    struct plan *plan;               /* of --plan, or NULL */
+    const char **forms;              /* of the plan or measured, by node; or NULL */
+    char (*tuned)[BACKEND_FORM_MAX]; /* the measured ones */
+    bool tune;                       /* measure them when the graph is loaded */
+    int64_t *sizes;                  /* maximum of each named dimension */
+    int64_t *wanted;                 /* by named dimension, of --size; 0: not given */
+    int32_t batch_dim;               /* -1: the model has a fixed batch */
     int64_t fixed_batch;
     const struct shape *const *input_shapes; /* of inputs without a declared shape, or NULL; borrowed */
     struct exec *exec;

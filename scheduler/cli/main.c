@@ -69,6 +69,9 @@
     KEY("labels", CONF_STR, NULL, "Names of the classes, a line each, for the five best that are shown of images.", \
         labels, NULL, "FILE")
 #define KEY_SEED NUMBER("seed", "0", 0, INT64_MAX, "What random numbers follow from.", seed, "S")
+#define KEY_TUNE                                                                                                     \
+    KEY("tune", CONF_BOOL, NULL, "Choose forms by measuring them here; remembered in the user's cache.", tune, NULL, \
+        NULL)
 #define KEY_TIMELINE KEY("timeline", CONF_STR, NULL, "Draw when what ran, as SVG.", timeline, NULL, "OUT.svg")
 #define KEY_THREADS NUMBER("threads", NULL, 0, 1024, "Compute threads; 0: all cores.", threads, "N")
 #define KEY_BACKEND                                                                                                    \
@@ -130,10 +133,10 @@ static const struct conf_key keys_train[] = {KEY_DATA,
     NUMBER("checkpoint-every", NULL, 0, MANY, "Steps between two checkpoint sets; 0: chosen.", checkpoint_every, "N"),
     KEY("plot", CONF_STR, NULL, "The loss curve as a picture.", plot, NULL, "loss.svg"), KEYS_IMAGE, KEY_CODEC, KEY_PIN,
     KEY_MEAN, KEY_STD, KEY_PLAN, KEY_SIZE};
-static const struct conf_key keys_local_infer[] = {
-    KEY_INPUTS, KEY_OUTPUTS, KEY_LABELS, KEYS_IMAGE, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_SIZE, KEY_THREADS, KEY_BACKEND};
+static const struct conf_key keys_local_infer[] = {KEY_INPUTS, KEY_OUTPUTS, KEY_LABELS, KEYS_IMAGE, KEY_MEAN, KEY_STD,
+    KEY_PLAN, KEY_SIZE, KEY_TUNE, KEY_THREADS, KEY_BACKEND};
 static const struct conf_key keys_local_batch[] = {KEY_DATA, KEY_SPLIT, KEY_BATCH("64"), KEY_MICROBATCH, KEY_OUTPUT,
-    KEYS_IMAGE, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_SIZE, KEY_THREADS, KEY_BACKEND};
+    KEYS_IMAGE, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_SIZE, KEY_TUNE, KEY_THREADS, KEY_BACKEND};
 static const struct conf_key keys_local_train[] = {
     KEY("data", CONF_STR, NULL, "What is trained with: a folder or file here.", data, NULL, "PATH"), KEYS_TRAIN,
     KEY("resume", CONF_BOOL, NULL, "Go on from the last checkpoint.", resume, NULL, NULL),
@@ -144,8 +147,8 @@ static const struct conf_key keys_local_train[] = {
         checkpoint_every, "N"),
     KEY("plot", CONF_STR, NULL, "The loss curve as a picture.", plot, NULL, "loss.svg"), KEY_PLAN, KEYS_IMAGE, KEY_MEAN,
     KEY_STD, KEY_THREADS, KEY_BACKEND};
-static const struct conf_key keys_local_bench[] = {KEY_INPUTS, KEY_BATCH("1"), KEY_SIZE, KEY_PLAN, KEY_THREADS,
-    KEY_BACKEND, NUMBER("repeat", "10", 1, 100000, "Timed runs after two warm-ups.", repeat, "N"),
+static const struct conf_key keys_local_bench[] = {KEY_INPUTS, KEY_BATCH("1"), KEY_SIZE, KEY_PLAN, KEY_TUNE,
+    KEY_THREADS, KEY_BACKEND, NUMBER("repeat", "10", 1, 100000, "Timed runs after two warm-ups.", repeat, "N"),
     KEY("ops", CONF_BOOL, NULL, "Time every node too, and kinds of nodes together.", ops, NULL, NULL), KEY_TIMELINE};
 
 static const struct conf_key keys_local_check[] = {KEY_BACKEND, KEY_THREADS,
@@ -261,8 +264,8 @@ static yk_err check_flags(const struct cli_opts *o, struct yk_diag *why)
     const struct {
         const char *flag, *text;
     } filled[] = {{"plan", o->plan}, {"data", o->data}, {"output", o->output}, {"name", o->name}, {"source", o->source},
-        {"val", o->val}, {"checkpoint", o->checkpoint}, {"plot", o->plot}, {"augment", o->augment},
-        {"loss-output", o->loss_output}, {"timeline", o->timeline}};
+        {"val", o->val}, {"checkpoint", o->checkpoint}, {"plot", o->plot}, {"timeline", o->timeline},
+        {"augment", o->augment}, {"loss-output", o->loss_output}};
     for (size_t i = 0; i < YK_COUNT(filled); i++)
         if (filled[i].text && !filled[i].text[0])
             return yk_fail(why, YK_INVAL, "--%s= is empty", filled[i].flag);

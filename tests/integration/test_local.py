@@ -197,3 +197,37 @@ def test_sizes_of_named_dimensions():
         assert local("batch", model, f"--data={folder}/data", "--batch=2", "--json").last()["samples"] == 4
         done = local("batch", model, f"--data={folder}/data", "--size=width=5", ok=False)
         assert done.code == 1 and "--size=width=5" in done.err, done.err
+
+
+def test_forms_by_measurement():
+    import numpy as np
+    with tempfile.TemporaryDirectory() as folder:
+        cache, x = os.path.join(folder, "cache"), os.path.join(folder, "x.npy")
+        np.save(x, np.random.default_rng(1).random((2, 1, 28, 28)).astype("f4"))
+        before = os.environ.get("XDG_CACHE_HOME")
+        os.environ["XDG_CACHE_HOME"] = cache
+        try:
+            local("infer", FMNIST, f"--input={x}", f"--output={folder}/plain.npy")
+            assert not os.path.exists(cache)
+            want = np.load(f"{folder}/plain.npy")
+            for turn in range(4):
+                done = local("infer", FMNIST, f"--input={x}", "--tune", f"--output={folder}/tuned.npy")
+                got = np.load(f"{folder}/tuned.npy")
+                assert abs(got - want).max() <= 1e-5 * abs(want).max(), turn
+                (kept,) = pathlib.Path(cache, "yoke").glob("forms-*.json")
+                text = kept.read_text()
+                forms = json.loads(text)["forms"]
+                assert forms and all("@" in f for f in forms.values()), forms
+                if turn == 0:
+                    first, age = text, kept.stat().st_mtime_ns
+                if turn == 1:
+                    assert text == first and kept.stat().st_mtime_ns == age, "measured again"
+                    kept.write_text("{")  # damaged: said, and measured again
+                if turn == 2:
+                    assert "measured forms are not read" in done.err, done.err
+                    kept.write_text(json.dumps({"device": json.loads(text)["device"], "forms": {k: "no@form" for k in forms}}))
+        finally:
+            if before is None:
+                del os.environ["XDG_CACHE_HOME"]
+            else:
+                os.environ["XDG_CACHE_HOME"] = before
