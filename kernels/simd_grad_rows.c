@@ -361,15 +361,17 @@ static yk_err run_softmax(struct host_call *c)
     return YK_OK;
 }
 
-/* ---- activations: dY times the derivative, of Y (Sigmoid, Tanh, Exp) or X ---- */
+/* ---- activations: dY times the derivative, of Y (Sigmoid, Tanh, Exp, HardSigmoid, LeakyRelu) or X ---- */
 
-#define SLOPE(name, expr)                                                                                           \
-    SIMD_CLONES static void name(float *restrict dx, const float *restrict dy, const float *restrict in, int64_t n) \
-    {                                                                                                               \
-        for (int64_t i = 0; i < n; i++) {                                                                           \
-            float v = in[i];                                                                                        \
-            dx[i] = dy[i] * (expr);                                                                                 \
-        }                                                                                                           \
+#define SLOPE(name, expr)                                                                           \
+    SIMD_CLONES static void name(                                                                   \
+        float *restrict dx, const float *restrict dy, const float *restrict in, int64_t n, float p) \
+    {                                                                                               \
+        (void)p;                                                                                    \
+        for (int64_t i = 0; i < n; i++) {                                                           \
+            float v = in[i];                                                                        \
+            dx[i] = dy[i] * (expr);                                                                 \
+        }                                                                                           \
     }
 static inline float slope_silu(float v)
 {
@@ -382,10 +384,17 @@ SLOPE(g_exp, v)
 SLOPE(g_silu, slope_silu(v))
 SLOPE(g_gelu, 0.5f * (1 + simd_erf(v * 0.70710678f)) + v * 0.39894228f * simd_exp(-0.5f * v * v))
 
+SLOPE(g_leaky, v > 0 ? 1.0f : p)
+SLOPE(g_hard_sigmoid, v > 0 && v < 1 ? p : 0.0f)
+SLOPE(g_hard_swish, v<-3 ? 0.0f : v> 3 ? 1.0f : v *(1.0f / 3) + 0.5f)
+
 static const struct {
     const char *of;
-    void (*fn)(float *restrict dx, const float *restrict dy, const float *restrict in, int64_t n);
-} slopes[] = {{"Sigmoid", g_sigmoid}, {"Tanh", g_tanh}, {"Exp", g_exp}, {"Silu", g_silu}, {"Gelu", g_gelu}};
+    void (*fn)(float *restrict dx, const float *restrict dy, const float *restrict in, int64_t n, float p);
+    float alpha; /* p where the attribute is not there */
+} slopes[] = {{"Sigmoid", g_sigmoid, 0}, {"Tanh", g_tanh, 0}, {"Exp", g_exp, 0}, {"Silu", g_silu, 0},
+    {"Gelu", g_gelu, 0}, {"LeakyRelu", g_leaky, 0.01f}, {"HardSigmoid", g_hard_sigmoid, 0.2f},
+    {"HardSwish", g_hard_swish, 0}};
 
 static int slope_of(const struct node *n)
 {
@@ -404,8 +413,9 @@ static bool claim_unary(const struct op_ctx *c)
 static void unary_piece(void *arg, int64_t begin, int64_t end)
 {
     struct host_call *c = arg;
-    slopes[slope_of(c->node)].fn((float *)c->out[0].data + begin, (const float *)c->in[0].data + begin,
-        (const float *)c->in[1].data + begin, end - begin);
+    int s = slope_of(c->node);
+    slopes[s].fn((float *)c->out[0].data + begin, (const float *)c->in[0].data + begin,
+        (const float *)c->in[1].data + begin, end - begin, node_attr_f(c->node, "alpha", slopes[s].alpha));
 }
 
 static yk_err run_unary(struct host_call *c)
