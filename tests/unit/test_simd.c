@@ -223,7 +223,7 @@ static float *run_conv(const struct simd_isa *isa, const char *kind, int64_t ch,
     int32_t in[3] = {graphs_input(g, "x", DT_F32, 4, x), graphs_weight(g, "w", DT_F32, 4, w, &r),
         graphs_weight(g, "b", DT_F32, 1, &oc, &r)};
     graphs_output(g, graphs_node(g, "ai.yoke", "FusedConv", "y", in, 3));
-    graph_set_attr_s(g, &g->nodes[0], "activation", "relu");
+    graph_set_attr_s(g, &g->nodes[0], "activation", stride == 1 ? "silu" : "relu");
     graph_set_attr_i(g, &g->nodes[0], "group", group);
     graph_set_attr_ints(g, &g->nodes[0], "pads", pads, 4);
     graph_set_attr_ints(g, &g->nodes[0], "strides", strides, 2);
