@@ -42,11 +42,12 @@ say "a scheduler, a PC at 2 GFLOP/s and a phone at 1 GFLOP/s behind a 40 MB/s ha
 "$bin/yoked" --db="$work/yoke.db" --rest=http://127.0.0.1:0 --listen=tcp://127.0.0.1:0 >"$work/ready" 2>"$work/yoked.log" &
 pids+=($!)
 wait_for 20 grep -q '^ready ' "$work/ready"
+mkdir -p "$work/data"
 YOKE_REST=$(sed -n 's/^ready .*rest=\([^ ]*\).*/\1/p' "$work/ready")
 listen=$(sed -n 's/^ready .*listen=\([^ ]*\).*/\1/p' "$work/ready")
 export YOKE_REST
 "$bin/yoke-agent" --scheduler="$listen" --state="$work/pc" --name=pc --class=workstation --threads=1 \
-    --emulate=config/emulate/pc.json --data-root=/usr/share/datasets 2>"$work/pc.log" &
+    --emulate=config/emulate/pc.json --data-root=/usr/share/datasets --data-root="$work/data" 2>"$work/pc.log" &
 pids+=($!)
 "$bin/yoke-agent" --scheduler="$listen" --state="$work/phone" --name=phone --class=phone --threads=1 \
     --emulate=config/emulate/phone.json 2>"$work/phone.log" &
@@ -84,6 +85,45 @@ run() { # run LABEL ARG...
 run "the planner's plan"
 run "two stages by force" --plan="$work/two.json"
 run "the best single device" --plan="$work/single.json"
+
+# Training: a small residual network over the first 2,000 images, alone and together, step by step.
+say "training a small ResNet: data and model"
+mkdir -p "$work/data/fashion-2000"
+idx() { # idx NAME COUNT HEADER BYTES: the first COUNT records of BYTES each
+    local from=/usr/share/datasets/fashion-mnist/$1.gz to=$work/data/fashion-2000/$1 head=${#3}
+    # shellcheck disable=SC2059 # the header is a format
+    (set +o pipefail && printf "$3" && gzip -dc "$from" | tail -c +$((head / 4 + 1)) | head -c $(($2 * $4))) >"$to"
+}
+idx train-images-idx3-ubyte 2000 '\x00\x00\x08\x03\x00\x00\x07\xd0\x00\x00\x00\x1c\x00\x00\x00\x1c' 784
+idx train-labels-idx1-ubyte 2000 '\x00\x00\x08\x01\x00\x00\x07\xd0' 1
+idx t10k-images-idx3-ubyte 1000 '\x00\x00\x08\x03\x00\x00\x03\xe8\x00\x00\x00\x1c\x00\x00\x00\x1c' 784
+idx t10k-labels-idx1-ubyte 1000 '\x00\x00\x08\x01\x00\x00\x03\xe8' 1
+yoke model new resnet-small --classes=10 --input=1x28x28 --seed=1 "$work/resnet.onnx"
+yoke model add "$work/resnet.onnx" --name=resnet
+step=(--source=pc --batch=64)
+yoke plan resnet --job=train "${step[@]}" --json >"$work/train.json"
+yoke plan resnet --job=train "${step[@]}" --explain
+jq '.forward_nodes as $n | .pipelines = [{"share": 1, "depth": 1, "stages": [
+        {"agent": .best_single, "nodes": [[0, $n - 1]]}]}] | .cuts = []' "$work/train.json" >"$work/train-single.json"
+
+train() { # train LABEL NAME ARG...
+    local label=$1 name=$2
+    shift 2
+    say "one epoch of 2,000 images: $label"
+    yoke train resnet --data=fashion-2000 "${step[@]}" --seed=1 --lr=0.02 --output="$work/$name.onnx" \
+        --plot="$work/$name.svg" --json "$@" >"$work/$name.jsonl"
+    jq -rs --arg what "$label" '.[-1] as $final | map(select(.step).ms) | sort | .[length / 2 | floor] as $ms
+        | "\($ms | round) ms a step  final loss \($final.final_loss * 1e4 | round / 1e4)  test accuracy \($final.test_accuracy)  (\($what))"' \
+        "$work/$name.jsonl"
+}
+train "alone on the best device" alone --plan="$work/train-single.json"
+train "PC and phone together, the planner's plan" together --plan="$work/train.json"
+curve() { jq -r 'select(.step) | "\(.step) \(.loss)"' "$work/$1.jsonl"; }
+if ! cmp <(curve alone) <(curve together) || ! cmp "$work/alone.onnx" "$work/together.onnx"; then
+    echo "the loss curves or the trained models differ" >&2
+    exit 1
+fi
+echo "loss curves equal"
 
 say "predicted and measured, by SQL"
 sqlite3 -readonly -header -column "$work/yoke.db" 'select * from v_plan_accuracy'
