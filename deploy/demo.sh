@@ -100,7 +100,7 @@ idx t10k-images-idx3-ubyte 1000 '\x00\x00\x08\x03\x00\x00\x03\xe8\x00\x00\x00\x1
 idx t10k-labels-idx1-ubyte 1000 '\x00\x00\x08\x01\x00\x00\x03\xe8' 1
 yoke model new resnet-small --classes=10 --input=1x28x28 --seed=1 "$work/resnet.onnx"
 yoke model add "$work/resnet.onnx" --name=resnet
-step=(--source=pc --batch=64)
+step=(--source=pc --batch=128)
 yoke plan resnet --job=train "${step[@]}" --json >"$work/train.json"
 yoke plan resnet --job=train "${step[@]}" --explain
 jq '.forward_nodes as $n | .pipelines = [{"share": 1, "depth": 1, "stages": [
@@ -110,7 +110,7 @@ train() { # train LABEL NAME ARG...
     local label=$1 name=$2
     shift 2
     say "one epoch of 2,000 images: $label"
-    yoke train resnet --data=fashion-2000 "${step[@]}" --seed=1 --lr=0.02 --output="$work/$name.onnx" \
+    yoke train resnet --data=fashion-2000 "${step[@]}" --seed=1 --lr=0.1 --output="$work/$name.onnx" \
         --plot="$work/$name.svg" --json "$@" >"$work/$name.jsonl"
     jq -rs --arg what "$label" '.[-1] as $final | map(select(.step).ms) | sort | .[length / 2 | floor] as $ms
         | "\($ms | round) ms a step  final loss \($final.final_loss * 1e4 | round / 1e4)  test accuracy \($final.test_accuracy)  (\($what))"' \

@@ -1,6 +1,7 @@
 /* The frame around the solvers: forms, microbatch sizes, sources; scoring by the event model; the finished plan. */
 #include "scheduler/solve.h"
 
+#include "common/op.h"
 #include "scheduler/candidate.h"
 #include "scheduler/solve_dp.h"
 #include "scheduler/solve_large.h"
@@ -77,6 +78,17 @@ static bool is_single(const struct candidate *c)
 
 /* ---- candidates ---- */
 
+/* Statistics of few samples train another network than those of the batch: only a user asks for fewer. */
+#define BATCH_NORM_LEAST 16
+
+static bool has_batch_norm(const struct graph *g)
+{
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        if (strcmp(g->nodes[i].op->name, "BatchNormTrain") == 0)
+            return true;
+    return false;
+}
+
 int32_t solve_sizes(const struct solve_request *req, int64_t *sizes)
 {
     int64_t fixed, batch = YK_MAX(req->batch, (int64_t)1);
@@ -94,7 +106,8 @@ int32_t solve_sizes(const struct solve_request *req, int64_t *sizes)
         sizes[n++] = batch;
         return n;
     }
-    for (int64_t m = 1; m < batch && n < SOLVE_SIZES - 1; m *= 2)
+    for (int64_t m = req->training && has_batch_norm(req->graph) ? BATCH_NORM_LEAST : 1;
+         m < batch && n < SOLVE_SIZES - 1; m *= 2)
         sizes[n++] = m;
     sizes[n++] = batch;
     return n;
