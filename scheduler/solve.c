@@ -5,6 +5,7 @@
 #include "scheduler/candidate.h"
 #include "scheduler/solve_dp.h"
 #include "scheduler/solve_large.h"
+#include "scheduler/solve_replicas.h"
 #include "scheduler/solve_train.h"
 
 #include <math.h>
@@ -234,6 +235,44 @@ static yk_err search_size(struct pool *pool, struct size_pool *p, const struct s
     return YK_OK;
 }
 
+/* Several pipelines of one source, if they are through earlier than any of them alone. */
+static yk_err add_replicas(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why)
+{
+    const struct cost_line **lines = yk_xalloc(((size_t)p->n + 1) * sizeof *lines);
+    int32_t chosen[SOLVE_REPLICAS], n_lines = 0;
+    int64_t counts[SOLVE_REPLICAS];
+    double cost;
+    yk_err err = YK_OK;
+    for (int32_t i = 0; i < p->n; i++)
+        if (p->at[i].n_lines == 1 && p->at[i].lines[0].source == source)
+            lines[n_lines++] = &p->at[i].lines[0];
+    int32_t n = solve_replicas_choose(&p->model, lines, n_lines, chosen, counts, &cost);
+    if (n > 1) {
+        struct candidate c = {.microbatch = p->model.microbatch, .count = p->model.count, .cost_ms = cost};
+        c.lines = yk_xalloc((size_t)n * sizeof *c.lines);
+        c.shares = yk_xalloc((size_t)n * sizeof *c.shares);
+        for (int32_t i = 0; i < n && !err; i++) {
+            const struct cost_line *l = lines[chosen[i]];
+            int32_t *agents = yk_xalloc(((size_t)l->n_stages + 1) * sizeof *agents);
+            for (int32_t s = 0; s < l->n_stages; s++)
+                agents[s] = l->stages[s].agent;
+            err = cost_price(&p->model, source, agents, l->n_stages, l->stage_of, NULL, 0, &c.lines[i], why);
+            c.n_lines += !err;
+            c.shares[i] = (double)counts[i] / (double)c.count;
+            free(agents);
+        }
+        if (err) {
+            candidate_fini(&c);
+        } else {
+            p->at = yk_xrealloc(p->at, ((size_t)p->n + 1) * sizeof *p->at);
+            p->at[p->n++] = c;
+            pool->least_ms = YK_MIN(pool->least_ms, cost);
+        }
+    }
+    free(lines);
+    return err;
+}
+
 /* With as many microbatches inside as one takes bottlenecks to come through, none waits for another to leave. */
 static int32_t most_depth(const struct candidate *c)
 {
@@ -365,7 +404,7 @@ static int32_t find_agent(const struct view *v, const char *name)
 static void add_load(const struct cost_line *l, double count, double *load)
 {
     for (int32_t s = 0; s < l->n_stages; s++)
-        load[l->stages[s].agent] += count * l->stages[s].ms;
+        load[l->stages[s].agent] += count * (l->stages[s].ms + l->stages[s].message_ms);
     for (int32_t e = 0; e < l->n_edges; e++)
         if (l->edges[e].resource >= 0)
             load[l->edges[e].resource] += count * l->edges[e].busy_ms;
@@ -420,7 +459,7 @@ static yk_err price_forced(
         }
         if (!err) {
             c->shares[i] = line->share;
-            double count = YK_MAX(1.0, ceil(line->share * (double)m->count));
+            double count = YK_MAX(1.0, ceil(line->share * (double)m->count - 1e-6));
             double cost = c->lines[i].first_ms + (count - 1) * c->lines[i].bottleneck_ms;
             c->cost_ms = YK_MAX(c->cost_ms, cost);
             add_load(&c->lines[i], count, load);
@@ -605,6 +644,18 @@ yk_err solve_search(const struct solve_request *req, const struct view *v, const
             break;
         }
     }
+    for (int32_t i = 0; i < pool->n && !err && req->replicas && !req->training && !req->pin_first && !req->pin_last;
+         i++) {
+        struct size_pool *p = &pool->sizes[i];
+        for (int32_t source = 0; source < v->n_agents && !err && p->ready; source++)
+            if (req->source < 0 || source == req->source) {
+                int32_t before = p->n;
+                err = add_replicas(pool, p, source, why);
+                n += p->n - before;
+            }
+        if (p->ready)
+            pool->bound_ms = YK_MIN(pool->bound_ms, solve_replicas_bound(&p->model));
+    }
     if (err)
         goto out;
     if (n == 0) {
@@ -659,7 +710,8 @@ yk_err solve_search(const struct solve_request *req, const struct view *v, const
     *out = make_plan(req, m, chosen, single, (const struct candidate *const *)all + 1, YK_MIN(n_scored - 1, SHOWN),
         hints ? hints->solver : "dp");
     /* Of the closed form; the event model may prefer one that costs a little more. */
-    (*out)->bound_ms = YK_MIN(hints ? hints->bound_ms : pool->bound_ms, YK_MIN(least_cost, chosen->cost_ms));
+    (*out)->bound_ms =
+        YK_MIN(hints ? YK_MIN(hints->bound_ms, pool->bound_ms) : pool->bound_ms, YK_MIN(least_cost, chosen->cost_ms));
     explain_limits(req, stopped, *out);
     (*out)->gap = chosen->cost_ms > 0 ? (chosen->cost_ms - (*out)->bound_ms) / chosen->cost_ms : 0;
 out:

@@ -2,6 +2,7 @@
 
 #include "scheduler/solve_class.h"
 #include "scheduler/solve_kinds.h"
+#include "scheduler/solve_replicas.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -286,17 +287,20 @@ yk_err solve_large(const struct solve_request *req, const struct view *view, str
             classes = NULL;
     }
     uniform = uniform && found && k->n > 0;
-    double bound = found ? k->bound_ms : INFINITY, by_work = INFINITY;
-    for (int32_t i = 0; i < n_sizes && (!found || !uniform); i++) {
+    double bound = found ? k->bound_ms : INFINITY, by_work = INFINITY, replicas = INFINITY;
+    for (int32_t i = 0; i < n_sizes && (!found || !uniform || req->replicas); i++) {
         struct cost_model m;
         if ((err = cost_init(&m, req, view, form, sizes[i], why)))
             goto out;
         by_work = YK_MIN(by_work, bound_of(&m));
-        if (i + 1 == n_sizes)
+        replicas = YK_MIN(replicas, solve_replicas_bound(&m));
+        if (i + 1 == n_sizes && !uniform)
             choose(&m, chosen);
         cost_fini(&m);
     }
     bound = found ? (uniform ? bound : YK_MAX(bound, by_work)) : by_work;
+    if (req->replicas)
+        bound = YK_MIN(bound, replicas);
     if (uniform)
         choose_members(view, classes, source, k, chosen);
     make_view(view, chosen, &sub, place);

@@ -1,0 +1,238 @@
+/* What is known of the best plan without any search: small fleets whose answer anybody can see. */
+#include <math.h>
+
+#include "scheduler/solve.h"
+#include "tests/unit/plan_fleet.h"
+
+#define PLENTY ((int64_t)1 << 40)
+
+static struct plan *ask(struct pf *f, const struct solve_request *q)
+{
+    struct plan *p = NULL;
+    struct yk_diag why = {0}, bad = {0};
+    if (solve_plan(q, &f->view, &p, &why))
+        fail_msg("%s", why.text);
+    if (plan_check(p, q->graph, NULL, &bad))
+        fail_msg("%s", bad.text);
+    assert_true(p->bound_ms <= p->cost_ms * (1 + 1e-12) && p->gap >= 0);
+    if (p->best_single)
+        assert_true(p->step_ms <= p->best_single_ms * (1 + 1e-9));
+    return p;
+}
+
+/* Narrow at its ends, wide between: any cut inside sends more than the input. */
+static struct graph *wide_inside(void)
+{
+    struct graph *g = fx_open();
+    graph_sym(g, "N");
+    int32_t v = fx_input(g, "x", DT_F32, (const int64_t[]){-1, 64}, 2), w;
+    char name[16];
+    for (int i = 0; i < 6; i++) {
+        snprintf(name, sizeof name, "w%d", i);
+        w = fx_weight(g, name, (const int64_t[]){i == 0 ? 64 : 4096, i == 5 ? 64 : 4096}, 2);
+        snprintf(name, sizeof name, "v%d", i);
+        v = fx_node(g, "MatMul", name, IDS(v, w));
+    }
+    fx_output(g, v);
+    return g;
+}
+
+/* Over 10 Mbit/s such a model is on one side whole: on the faster one if the raw input is worth sending. */
+static void not_split_over_a_slow_link(void **state)
+{
+    (void)state;
+    struct graph *g = wide_inside();
+    for (int fast = 0; fast < 2; fast++) {
+        struct pf f;
+        pf_init(&f);
+        pf_agent(&f, "phone", 2, PLENTY);
+        pf_agent(&f, "pc", fast ? 200 : 2.02, PLENTY);
+        pf_both(&f, 0, 1, 10e6 / 8, 5);
+        struct solve_request q = {.graph = g, .model = "m", .job = "infer", .batch = 1, .source = 0};
+        struct plan *p = ask(&f, &q);
+        assert_int_equal(p->pipelines[0].n_stages, 1);
+        assert_string_equal(p->pipelines[0].stages[0].agent, fast ? "pc" : "phone");
+        plan_free(p);
+        pf_fini(&f);
+    }
+    graph_close(g);
+}
+
+static void slow_second_device(void **state)
+{
+    (void)state;
+    struct graph *g = pf_chain(8, 4096);
+    struct pf f;
+    pf_init(&f);
+    pf_agent(&f, "host", 10, PLENTY);
+    pf_agent(&f, "weak", 0.01, PLENTY);
+    pf_both(&f, 0, 1, 1e7, 1);
+    struct solve_request q = {.graph = g, .job = "batch", .batch = 16, .source = 0};
+    struct plan *p = ask(&f, &q);
+    assert_int_equal(p->pipelines[0].n_stages, 1);
+    assert_string_equal(p->pipelines[0].stages[0].agent, "host");
+    plan_free(p);
+    pf_fini(&f);
+    graph_close(g);
+}
+
+/* Two links to one agent: the cable is taken, whichever comes first. */
+static void cable_beats_wifi(void **state)
+{
+    (void)state;
+    struct graph *g = pf_chain(8, 65536);
+    double step[2];
+    for (int order = 0; order < 2; order++) {
+        struct pf f;
+        pf_init(&f);
+        pf_agent(&f, "phone", 0.1, PLENTY);
+        pf_agent(&f, "pc", 50, PLENTY);
+        for (int i = 0; i < 2; i++)
+            pf_both(&f, 0, 1, i == order ? 1e9 / 8 : 50e6 / 8, i == order ? 0.3 : 3);
+        struct solve_request q = {.graph = g, .job = "batch", .batch = 16, .source = 0};
+        struct plan *p = ask(&f, &q);
+        assert_string_equal(p->pipelines[0].stages[p->pipelines[0].n_stages - 1].agent, "pc");
+        step[order] = p->step_ms;
+        plan_free(p);
+        pf_fini(&f);
+    }
+    assert_true(fabs(step[0] - step[1]) < 1e-9);
+    graph_close(g);
+}
+
+/* Data on both would be best; with all of it on one, over a slow link, each does whole samples of its share. */
+static void slow_link_gives_replicas(void **state)
+{
+    (void)state;
+    struct graph *g = wide_inside();
+    struct pf f;
+    pf_init(&f);
+    pf_agent(&f, "a", 20, PLENTY);
+    pf_agent(&f, "b", 10, PLENTY);
+    pf_both(&f, 0, 1, 1e6, 2);
+    struct solve_request q = {.graph = g, .job = "batch", .batch = 300, .microbatch = 1, .source = 0, .replicas = true};
+    struct plan *p = ask(&f, &q), *again;
+    double shares = 0;
+    assert_int_equal(p->n_pipelines, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(p->pipelines[i].n_stages, 1);
+        shares += p->pipelines[i].share;
+        bool fast = strcmp(p->pipelines[i].stages[0].agent, "a") == 0;
+        assert_true(fabs(p->pipelines[i].share - (fast ? 2.0 : 1.0) / 3) < 0.02);
+    }
+    assert_true(fabs(shares - 1) < 1e-9);
+    assert_true(p->step_ms < p->best_single_ms * 0.7); /* 2/3 and a little for the way */
+    q.forced = p;
+    again = ask(&f, &q);
+    assert_true(fabs(again->cost_ms - p->cost_ms) <= 1e-9 * p->cost_ms);
+    assert_true(fabs(again->step_ms - p->step_ms) <= 1e-9 * p->step_ms);
+    plan_free(again);
+    plan_free(p);
+    pf_fini(&f);
+    graph_close(g);
+}
+
+/* Speeds of 10, 5 and 1: no less than 0.95 of what all of them can do. */
+static void slowest_does_not_set_the_pace(void **state)
+{
+    (void)state;
+    struct graph *g = wide_inside();
+    struct pf f;
+    pf_init(&f);
+    pf_agent(&f, "ten", 10, PLENTY);
+    pf_agent(&f, "five", 5, PLENTY);
+    pf_agent(&f, "one", 1, PLENTY);
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < i; k++)
+            pf_both(&f, i, k, 1e9, 0.1);
+    struct solve_request q = {.graph = g, .job = "batch", .batch = 640, .microbatch = 1, .source = 0, .replicas = true};
+    struct plan *p = ask(&f, &q);
+    double all = p->best_single_ms * 10 / 16;
+    if (!(p->step_ms <= all / 0.95))
+        fail_msg("%g ms, all of them %g:\n%s", p->step_ms, all, p->explanation);
+    plan_free(p);
+    pf_fini(&f);
+    graph_close(g);
+}
+
+/* What fits on no device alone, and on three only as 2 : 1 : 1, is found. */
+static void memory_of_three(void **state)
+{
+    (void)state;
+    struct graph *g = fx_open();
+    struct pf f;
+    char name[16];
+    graph_sym(g, "N");
+    int32_t v = fx_input(g, "x", DT_F32, (const int64_t[]){-1, 512}, 2);
+    for (int i = 0; i < 12; i++) {
+        snprintf(name, sizeof name, "w%d", i);
+        int32_t w = fx_weight(g, name, (const int64_t[]){512, 512}, 2);
+        snprintf(name, sizeof name, "v%d", i);
+        v = fx_node(g, "MatMul", name, IDS(v, w));
+    }
+    fx_output(g, v);
+    pf_init(&f);
+    pf_agent(&f, "large", 10, 6 * (1 << 20) + 20000);
+    pf_agent(&f, "small", 10, 3 * (1 << 20) + 20000);
+    pf_agent(&f, "small2", 10, 3 * (1 << 20) + 20000);
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < i; k++)
+            pf_both(&f, i, k, 1e8, 0.1);
+    struct solve_request q = {.graph = g, .job = "batch", .batch = 4, .microbatch = 1, .source = 0};
+    struct plan *p = ask(&f, &q);
+    assert_int_equal(p->pipelines[0].n_stages, 3);
+    assert_null(p->best_single);
+    for (int s = 0; s < 3; s++)
+        assert_true(p->pipelines[0].stages[s].memory_bytes <=
+                    (strcmp(p->pipelines[0].stages[s].agent, "large") == 0 ? 6 : 3) * (1 << 20) + 20000);
+    plan_free(p);
+    /* A byte of memory that nobody knows is no memory; the reply says so. */
+    for (int i = 0; i < 3; i++)
+        f.agents[i].memory_bytes = 0;
+    struct yk_diag why = {0};
+    assert_int_equal(solve_plan(&q, &f.view, &p, &why), YK_INFEASIBLE);
+    assert_non_null(strstr(why.text, "small2"));
+    assert_non_null(strstr(why.text, "memory"));
+    pf_fini(&f);
+    graph_close(g);
+}
+
+/* Over a link with latency a microbatch is long on its way: more are inside than there are stages. */
+static void latency_wants_depth(void **state)
+{
+    (void)state;
+    struct graph *g = pf_chain(8, 4096);
+    struct pf f;
+    double half[8], none[8];
+    pf_init(&f);
+    pf_agent(&f, "host", 1, PLENTY);
+    pf_agent(&f, "phone", 1, PLENTY);
+    pf_both(&f, 0, 1, 1e9, 60);
+    for (int i = 0; i < 8; i++) {
+        half[i] = 10;
+        none[i] = 10;
+    }
+    pf_profile(&f, 0, half, 8);
+    pf_profile(&f, 1, none, 8);
+    struct solve_request q = {.graph = g, .job = "batch", .batch = 64, .microbatch = 1, .source = 0};
+    struct plan *p = ask(&f, &q);
+    assert_int_equal(p->pipelines[0].n_stages, 2);
+    assert_true(p->pipelines[0].depth > 2);
+    plan_free(p);
+    pf_fini(&f);
+    graph_close(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(not_split_over_a_slow_link),
+        cmocka_unit_test(slow_second_device),
+        cmocka_unit_test(cable_beats_wifi),
+        cmocka_unit_test(slow_link_gives_replicas),
+        cmocka_unit_test(slowest_does_not_set_the_pace),
+        cmocka_unit_test(memory_of_three),
+        cmocka_unit_test(latency_wants_depth),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
