@@ -197,14 +197,14 @@ static int64_t *not_mine(const struct generation *g, size_t *n)
     return list;
 }
 
-/* count 0: everything that is its own; else the first samples only, to learn how many there are. */
-static yk_err send_run(struct sched *s, struct generation *g, int64_t count)
+/* Everything that is its own; to learn how many samples there are, the first microbatch only. */
+static yk_err send_run(struct sched *s, struct generation *g, bool learn)
 {
     struct job *j = g->job;
     struct fleet_agent *a = fleet_find(s->fleet, g->source);
     char id[24];
     size_t n;
-    int64_t *done = not_mine(g, &n);
+    int64_t *done = not_mine(g, &n), others[2] = {1, INT64_MAX / 2};
     struct wire_input *inputs = yk_xalloc(((size_t)j->n_inputs + 1) * sizeof *inputs);
     for (int i = 0; i < j->n_inputs; i++)
         inputs[i] = (struct wire_input){j->inputs[i].value, j->inputs[i].data, j->inputs[i].whole};
@@ -224,9 +224,8 @@ static yk_err send_run(struct sched *s, struct generation *g, int64_t count)
         .preprocess = j->preprocess ? j->preprocess
                       : model       ? model->preprocess
                                     : NULL,
-        .count = count,
         .microbatch = j->microbatch,
-        .done = {done, n},
+        .done = {learn ? others : done, learn ? 2 : n},
         .want_outputs = j->want_outputs,
         .want_accuracy = j->want_accuracy,
         .batch = j->training ? j->batch : 0,
@@ -248,7 +247,7 @@ static void run_all(struct sched *s, struct job *j)
         if (g->job != j)
             continue;
         bool learn = g->plan->n_pipelines > 1 && j->samples == 0;
-        if (send_run(s, g, learn ? j->microbatch : 0)) {
+        if (send_run(s, g, learn)) {
             jobs_lost(s, j, "the source went away before it started");
             return;
         }
