@@ -116,7 +116,7 @@ static void solve_run(void *arg)
         .codec_allowed = p->codec_allowed,
         .pin_first = p->r.pin_first,
         .pin_last = p->r.pin_last,
-        .replicas = strcmp(p->kind, "batch") == 0,
+        .replicas = p->r.replicas,
         .forced = p->forced,
         .forms = (const char *const *)p->forms,
         .training = p->training.of ? &p->training : NULL,

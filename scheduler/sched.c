@@ -161,6 +161,7 @@ static void plan_asked(struct asking *a, struct model *m)
         .codec_allowed = j->codec_allowed,
         .pin_first = j->pin_first,
         .pin_last = j->pin_last,
+        .replicas = strcmp(j->kind, "batch") == 0,
         .forced = j->forced,
         .training = j->training ? &training : NULL};
     struct sched *s = a->s;

@@ -82,6 +82,7 @@ struct planning_request {
     double deadline_ms;
     const bool *codec_allowed;
     bool pin_first, pin_last;
+    bool replicas; /* several pipelines, where they are faster */
     const struct plan *forced;
     char *const *forms;                    /* fixed ones, n_nodes of them; NULL */
     const struct solve_training *training; /* borrowed for the call of planning_start; NULL: none */
