@@ -580,10 +580,15 @@ out:
 #define SCORED 24
 #define SHOWN 4
 
-/* Says what was not looked at. */
+/* Says how far the plan may be from the best, and what was not looked at. */
 static void explain_limits(const struct solve_request *req, bool stopped, struct plan *p)
 {
     char *text = p->explanation;
+    p->explanation =
+        yk_xasprintf("%s\nNo plan costs less than %.4g ms by the closed form: this one is at most %.2g %% above it.",
+            text, p->bound_ms, p->bound_ms > 0 ? 100 * (p->cost_ms / p->bound_ms - 1) : 0);
+    free(text);
+    text = p->explanation;
     if (req->graph->n_nodes > SOLVE_DP_FINE) {
         p->explanation =
             yk_xasprintf("%s\nThe graph has %d nodes, over %d: besides single devices only coarse cuts were looked at.",
@@ -712,8 +717,8 @@ yk_err solve_search(const struct solve_request *req, const struct view *v, const
     /* Of the closed form; the event model may prefer one that costs a little more. */
     (*out)->bound_ms =
         YK_MIN(hints ? YK_MIN(hints->bound_ms, pool->bound_ms) : pool->bound_ms, YK_MIN(least_cost, chosen->cost_ms));
-    explain_limits(req, stopped, *out);
     (*out)->gap = chosen->cost_ms > 0 ? (chosen->cost_ms - (*out)->bound_ms) / chosen->cost_ms : 0;
+    explain_limits(req, stopped, *out);
 out:
     free(all);
     free(form);

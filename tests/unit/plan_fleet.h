@@ -148,11 +148,11 @@ static inline double pf_spread(struct yk_rng *r, double low, double times)
     return x * (1 + yk_rng_unit(r));
 }
 
-/* 1 to 3 agents: profiles or rooflines, limits of memory, media that are shared, links that are missing or unknown. */
-static inline void pf_random(struct pf *f, const struct graph *g, struct yk_rng *r)
+/* n agents (pf_random: 1 to 3): profiles or rooflines, limits of memory, media that are shared, links that are missing
+ * or unknown. */
+static inline void pf_random_of(struct pf *f, const struct graph *g, struct yk_rng *r, int32_t n)
 {
     pf_init(f);
-    int32_t n = 1 + (int32_t)yk_rng_below(r, 3);
     bool half = yk_rng_below(r, 3) == 0, uplink = yk_rng_below(r, 2);
     for (int32_t i = 0; i < n; i++) {
         char name[16];
@@ -184,6 +184,11 @@ static inline void pf_random(struct pf *f, const struct graph *g, struct yk_rng 
             if (yk_rng_below(r, 10) == 0)
                 l->origin = VIEW_UNKNOWN;
         }
+}
+
+static inline void pf_random(struct pf *f, const struct graph *g, struct yk_rng *r)
+{
+    pf_random_of(f, g, r, 1 + (int32_t)yk_rng_below(r, 3));
 }
 
 #endif

@@ -82,7 +82,7 @@ static void brute(struct brute *b, int32_t stages)
     }
 }
 
-static void exact_one(uint64_t seed, int chain)
+static void exact_one(uint64_t seed, int chain, int32_t agents)
 {
     struct yk_rng r;
     struct pf f;
@@ -91,7 +91,10 @@ static void exact_one(uint64_t seed, int chain)
     int32_t form[64];
     yk_rng_seed(&r, seed);
     struct graph *g = chain ? pf_chain(chain, 256) : pf_random_graph(&r);
-    pf_random(&f, g, &r);
+    if (agents)
+        pf_random_of(&f, g, &r, agents);
+    else
+        pf_random(&f, g, &r);
     random_request(&q, g, &f, &r);
     cost_choose_forms(&q, &f.view, form);
     assert_int_equal(cost_init(&m, &q, &f.view, form, q.microbatch ? q.microbatch : YK_MIN(q.batch, 4), NULL), YK_OK);
@@ -119,7 +122,7 @@ static void exact(void **state)
 {
     (void)state;
     for (uint64_t i = 0; i < instances(); i++)
-        exact_one(first_seed() + i, 0);
+        exact_one(first_seed() + i, 0, 0);
 }
 
 /* Long enough for passes over few cuts before the one over all. */
@@ -127,7 +130,15 @@ static void exact_long(void **state)
 {
     (void)state;
     for (uint64_t i = 0; i < instances() / 40; i++)
-        exact_one(first_seed() + i, 24 + (int)(i % 12));
+        exact_one(first_seed() + i, 24 + (int)(i % 12), 0);
+}
+
+/* Up to five agents and twelve cuts; five sources each. */
+static void exact_large(void **state)
+{
+    (void)state;
+    for (uint64_t i = 0; i < YK_MAX(instances() / 66, (uint64_t)15); i++)
+        exact_one(first_seed() + i, 8 + (int)(i % 6), i % 3 ? 4 : 5);
 }
 
 /* ---- promises of plans ---- */
@@ -278,6 +289,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exact),
         cmocka_unit_test(exact_long),
+        cmocka_unit_test(exact_large),
         cmocka_unit_test(promises),
         cmocka_unit_test(timing),
     };
