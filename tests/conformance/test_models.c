@@ -12,6 +12,7 @@
 
 #include "common/passes.h"
 #include "kernels/fold.h"
+#include "kernels/simd_isa.h"
 #include "tests/graphs.h"
 #include "tests/models.h"
 
@@ -165,8 +166,10 @@ static void accuracy_of_resnet34(void **state)
     resnet34_errors(folder, &with, &without, &winograd);
     print_message(
         "ResNet-34 against f64: NMSE %.2e with Winograd in %d convolutions, %.2e without\n", with, winograd, without);
-    assert_true(with <= 1e-11);
-    assert_true(without <= 1e-12);
+    /* A set without a fused multiply-add rounds each term twice. */
+    double looser = strcmp(simd_isa_best()->bits, "fma") ? 4 : 1;
+    assert_true(with <= 1e-11 * looser);
+    assert_true(without <= 1e-12 * looser);
 }
 
 static int onnx_files(const struct dirent *d)
