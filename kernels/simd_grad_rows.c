@@ -1,5 +1,7 @@
 /* Gradients of rows: sums over all axes but the channels, means over pixels given back, layer norm, softmax and
- * activations. Sums over rows go in chunks of fixed size in f32, chunks in double in their order. */
+ * activations. Sums over rows go in chunks of fixed size, chunks in double in their order. Within a chunk of a sum over
+ * axes f32 adds SHORT rows: what is alike in all of them (the gradient of a mean) would round the same way each time.
+ */
 #include <math.h>
 #include <string.h>
 
@@ -8,6 +10,7 @@
 #include "kernels/simd_last.h"
 
 #define CHUNK 256
+#define SHORT 16 /* divides CHUNK */
 #define LANES 64
 
 static int64_t round64(int64_t bytes)
@@ -26,12 +29,15 @@ struct sum_job {
 
 SIMD_CLONES static void sum_rows(double *restrict s, const float *restrict x, int64_t step, int64_t rows, int64_t n)
 {
-    float acc[LANES] = {0};
-    for (int64_t r = 0; r < rows; r++)
+    memset(s, 0, (size_t)n * sizeof *s);
+    for (int64_t first = 0; first < rows; first += SHORT) {
+        float acc[LANES] = {0};
+        for (int64_t r = first; r < YK_MIN(first + SHORT, rows); r++)
+            for (int64_t k = 0; k < n; k++)
+                acc[k] += x[r * step + k];
         for (int64_t k = 0; k < n; k++)
-            acc[k] += x[r * step + k];
-    for (int64_t k = 0; k < n; k++)
-        s[k] = (double)acc[k];
+            s[k] += (double)acc[k];
+    }
 }
 
 static void sum_tile(void *arg, int64_t i, int thread)
