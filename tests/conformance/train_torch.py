@@ -5,10 +5,12 @@ statistics, and train_peer (the trainer behind a pipe) computes it too.
 Usage: train_torch.py PEER [--steps=N] [--full] [--list] [WORD...]      WORDs are parts of case names
 
 Checked at each step:
-  loss        within 1e-5 of PyTorch's f32
+  loss        within 1e-5 of PyTorch's f32 (relative above 1)
   gradients   of nets of smooth functions (SiLU for ReLU, average for max pooling), per tensor against PyTorch in f64:
               error^2 <= 1e-8 max(|g_t|^2, 1e-4 |g|^2). Of nets as they are, where a ReLU on the other side of 0 makes even
-              PyTorch in f32 differ from f64: NMSE of the whole gradient, median over the steps, <= 10 times PyTorch's own
+              PyTorch in f32 differ from f64: NMSE of the whole gradient, median over the steps, <= 10 times PyTorch's own.
+              With --full batches are so large that PyTorch has such a ReLU in most steps; the quick tier counts its
+              median as at least what one of them makes.
   optimizer   what PyTorch's makes of our gradients, from its own state: |dp| <= 1e-6 max(|p|, lr)
   statistics  running variance within 1e-5 of the largest, mean within 1e-5 of the largest deviation
 A case of kind `free` runs on from its own state: parameters' relative difference <= 1e-3 after all steps."""
@@ -165,7 +167,7 @@ def smooth(net):
 
 class Case:
     def __init__(self, name, build, optimizer="sgd", bn="train", export="train", opset=17, batch=8, steps=3, full=False,
-                 is_smooth=False, loss="cross-entropy", free=False, parts=1, freeze="", extra=()):
+                 is_smooth=False, loss="cross-entropy", free=False, parts=1, freeze="", full_batch=0, extra=()):
         self.__dict__.update(locals())
 
 
@@ -186,9 +188,10 @@ def cases():
         Case("cnn-smooth", cnn, batch=16, **s),
         Case("cnn-smooth-frozen", cnn, "adamw", bn="frozen", batch=16, **s),
         Case("cnn-recompute", cnn, batch=16, extra=("recompute=1",), **s),
-        Case("resnet18", lambda: resnet(18, 32), batch=4, steps=2),
+        Case("resnet18", lambda: resnet(18, 32), batch=6, full_batch=24),
         Case("resnet18-smooth", lambda: resnet(18, 32), batch=4, steps=2, **s),
-        Case("resnet18-frozen", lambda: resnet(18, 32), "adamw", bn="frozen", batch=4, steps=2),
+        Case("cnn-frozen", cnn, bn="frozen", batch=16),
+        Case("resnet18-frozen", lambda: resnet(18, 32), "adamw", bn="frozen", batch=24, full=True),
         Case("resnet18-eval", lambda: resnet(18, 32), export="eval", bn="frozen", batch=4, steps=1),
         Case("vit", vit, "adamw", opset=13, **s),
         Case("vit-eval", vit, "sgd", export="eval", **s),
@@ -200,9 +203,9 @@ def cases():
         Case("mixed-smooth", mixed, **s),
         Case("mlp-free", mlp, free=True, steps=50, **s),
         Case("vit-free", vit, "adamw", free=True, steps=50, **s),
-        Case("resnet34", lambda: resnet(34, 32), batch=4, full=True),
+        Case("resnet34", lambda: resnet(34, 32), batch=24, full=True),
         Case("resnet34-smooth", lambda: resnet(34, 32), batch=4, full=True, **s),
-        Case("resnet34-frozen", lambda: resnet(34, 32), bn="frozen", batch=4, full=True),
+        Case("resnet34-frozen", lambda: resnet(34, 32), bn="frozen", batch=24, full=True),
         Case("resnet34-224", lambda: resnet(34, 224), batch=4, full=True),
         Case("resnet34-224-smooth", lambda: resnet(34, 224), batch=4, full=True, **s),
         Case("regnet_y_400mf", lambda: vision("regnet_y_400mf", 64), batch=8, full=True),
@@ -405,7 +408,7 @@ def one_step(case, peer, net, optimizer, lr, step, x, y, worst, ratios):
     loss = sum(peer.run(a, b, divisor) for a, b in zip(x.chunk(case.parts), y.chunk(case.parts)))
     _, ours, after = peer.flush(lr, step + 1)
     want, theirs = gradients(case, net, x, y)
-    worst.see("loss", abs(loss - want), f"step {step}")
+    worst.see("loss", abs(loss - want) / max(1, want), f"step {step}")
     _, exact = gradients(case, net64, x.double() if x.is_floating_point() else x, y)
     compare_gradients(case, worst, step, ours, theirs, exact, ratios)
     clip = extra(case, "clip")
@@ -464,7 +467,8 @@ def run_case(case, program, steps, folder):
         worst.see("parameters, free", math.sqrt(error / sum(square(p.detach()) for p in net.parameters())))
     if ratios:
         ours, theirs = (statistics.median(r[i] for r in ratios) for i in range(2))
-        worst.see("NMSE / PyTorch's", ours / max(theirs, 1e-16), f"{ours:.1e} and {theirs:.1e}")
+        least = 1e-6 if case.full_batch and steps < 20 else 1e-16
+        worst.see("NMSE / PyTorch's", ours / max(theirs, least), f"{ours:.1e} and {theirs:.1e}")
     peer.close()
     return worst.of
 
@@ -489,6 +493,8 @@ def main():
             print(case.name)
             continue
         start = time.monotonic()
+        if a.full and case.full_batch:
+            case.batch = case.full_batch
         with tempfile.TemporaryDirectory() as folder:
             try:
                 got = run_case(case, a.peer, a.steps or (50 if a.full else case.steps), folder)
