@@ -7,6 +7,8 @@
 #define LANES 16
 #define PARTS (LANES / VL)
 
+typedef uint32_t vbits __attribute__((vector_size(VL * 4)));
+
 /* e^x for x <= 0, 0 where that is no normal number; NaN passes. The polynomial is that of Cephes expf. */
 INLINE vf exp_down(vf x)
 {
@@ -23,7 +25,7 @@ INLINE vf exp_down(vf x)
     y = vf_fma(y, r, vf_set(1.6666665459e-1f));
     y = vf_fma(y, r, vf_set(5.0000001201e-1f));
     y = vf_fma(y * r, r, r) + vf_set(1.0f);
-    y = (vf)((vi)y + ((vi)t << 23));
+    y = (vf)((vbits)y + ((vbits)t << 23)); /* wraps where the result is left out */
     y = vf_select(x < least, vf_set(0), y);
     return vf_select(x == x, y, x);
 }
