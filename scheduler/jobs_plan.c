@@ -180,7 +180,9 @@ static void plan_with(struct plan_wait *w, struct job *j, struct model *m)
         training_for_solver(j->training, &training);
     struct planning_request r = {.model = m,
         .kind = j->kind,
-        .source = !retry || source_known(s, j) ? j->source : NULL, /* uploaded data can go to another, later */
+        /* Uploaded data can go to another agent, later; what lies under a data root cannot, even if its agent went away
+         * since this planning began. */
+        .source = !retry || !j->n_inputs || source_known(s, j) ? j->source : NULL,
         .objective = j->objective,
         .sizes = j->sizes,
         .batch = j->batch,

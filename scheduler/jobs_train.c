@@ -99,7 +99,8 @@ static void go_back(struct job *j)
 {
     struct training *t = j->training;
     t->done = t->saved.step;
-    training_set_free(&t->coming);
+    for (int i = 0; i < TRAINING_COMING; i++)
+        training_set_free(&t->coming[i]);
     j->done = samples_of(j, t->done);
     j->correct = j->labelled = 0;
 }
@@ -427,17 +428,18 @@ static void committed(void *arg)
     free(c);
 }
 
-static void commit(struct sched *s, struct generation *g)
+static void commit(struct sched *s, struct generation *g, struct training_set *set)
 {
     struct job *j = g->job;
     struct training *t = j->training;
     struct yk_buf text = {0};
     int64_t bytes = 0, before = t->saved.step;
     training_set_free(&t->saved);
-    t->saved = t->coming;
-    t->coming = (struct training_set){0};
-    for (int i = 0; i < g->n_agents; i++)
-        g->agents[i].part_here = false;
+    t->saved = *set;
+    *set = (struct training_set){0};
+    for (int i = 0; i < TRAINING_COMING; i++)
+        if (t->coming[i].step < t->saved.step) /* what is older need not become complete */
+            training_set_free(&t->coming[i]);
     for (int32_t i = 0; i < t->saved.n_kept; i++)
         bytes += t->saved.kept[i].bytes;
     training_set_write(&t->saved, t->model, &text);
@@ -451,6 +453,23 @@ static void commit(struct sched *s, struct generation *g)
     drop_sets(s, j->id, before);
 }
 
+/* Where parts of this step are gathered; the oldest incomplete set gives way. */
+static struct training_set *set_of(struct training *t, int64_t step)
+{
+    struct training_set *oldest = &t->coming[0];
+    for (int i = 0; i < TRAINING_COMING; i++) {
+        if (t->coming[i].step == step)
+            return &t->coming[i];
+        if (t->coming[i].step < oldest->step)
+            oldest = &t->coming[i];
+    }
+    if (oldest->step > step)
+        return NULL;
+    training_set_free(oldest);
+    oldest->step = step;
+    return oldest;
+}
+
 static void part_done(void *arg)
 {
     struct part *p = arg;
@@ -458,7 +477,8 @@ static void part_done(void *arg)
     struct generation *g = sched_generation(s, p->generation);
     struct training *t = g && g->job && g->job->id == p->job ? g->job->training : NULL;
     if (!t || p->step <= t->saved.step) {
-        sched_content_drop(s, p->file);
+        if (!t || p->step < t->saved.step) /* else it was sent twice: the file is that of the set */
+            sched_content_drop(s, p->file);
         part_free(p);
         return;
     }
@@ -469,13 +489,17 @@ static void part_done(void *arg)
         part_free(p);
         return;
     }
-    struct training_set *set = &t->coming;
-    if (set->step != p->step) { /* an earlier one stays incomplete */
-        training_set_free(set);
-        set->step = p->step;
-        for (int i = 0; i < g->n_agents; i++)
-            g->agents[i].part_here = false;
+    struct training_set *set = set_of(t, p->step);
+    uint64_t bit = 0, all = 0;
+    for (int i = 0; i < g->n_agents; i++) {
+        bit |= strcmp(g->agents[i].id, p->agent) == 0 ? (uint64_t)1 << i : 0;
+        all |= g->agents[i].has_stage ? (uint64_t)1 << i : 0;
     }
+    if (!set || set->here & bit) { /* too old, or sent again after its connection was lost */
+        part_free(p);
+        return;
+    }
+    set->here |= bit;
     const struct wire_part *w = &p->head.as.part;
     set->kept = yk_xrealloc(set->kept, ((size_t)set->n_kept + w->kept.n + 1) * sizeof *set->kept);
     for (size_t i = 0; i < w->kept.n; i++) {
@@ -487,15 +511,9 @@ static void part_done(void *arg)
         blobs_add(s->blobs, k->hash, p->file, w->kept.at[i].offset, k->bytes);
         store_put_blob(s->store, k->hash, p->file, w->kept.at[i].offset, k->bytes);
     }
-    bool all = true;
-    for (int i = 0; i < g->n_agents; i++) {
-        if (strcmp(g->agents[i].id, p->agent) == 0)
-            g->agents[i].part_here = true;
-        all = all && (!g->agents[i].has_stage || g->agents[i].part_here);
-    }
     part_free(p);
-    if (all)
-        commit(s, g);
+    if ((set->here & all) == all)
+        commit(s, g, set);
 }
 
 static void part_here(void *arg, yk_err err)

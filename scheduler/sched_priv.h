@@ -22,7 +22,7 @@ struct generation {
     struct generation_agent {
         char id[33];
         bool loaded;
-        bool has_stage, part_here; /* of a training: its part of the set that is coming has arrived */
+        bool has_stage;
         int64_t reserved_bytes;
     } agents[64];
     int n_agents, n_loaded;

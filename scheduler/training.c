@@ -33,7 +33,8 @@ void training_free(struct training *t)
     free(t->warning);
     free_wire(&t->wire);
     training_set_free(&t->saved);
-    training_set_free(&t->coming);
+    for (int i = 0; i < TRAINING_COMING; i++)
+        training_set_free(&t->coming[i]);
     free(t);
 }
 
@@ -145,7 +146,7 @@ void training_adopt(struct training *t, struct training *made)
     t->epoch_steps = old.epoch_steps;
     t->done = old.done;
     t->saved = old.saved;
-    t->coming = old.coming;
+    memcpy(t->coming, old.coming, sizeof t->coming);
     t->exporting = old.exporting;
     old = (struct training){
         .config = made->config, .model = old.model, .of = old.of, .wire = old.wire, .warning = old.warning};

@@ -27,7 +27,10 @@ struct training_set {
     int64_t step; /* how many steps it is behind; 0: none */
     struct training_kept *kept;
     int32_t n_kept;
+    uint64_t here; /* while it is coming: a bit per agent of the generation whose part is there */
 };
+
+#define TRAINING_COMING 8 /* agents may be some sets apart where steps are short */
 
 struct training {
     struct train_config config;
@@ -42,8 +45,8 @@ struct training {
     int64_t steps, epoch_steps; /* 0: the source has not told yet */
     int64_t done;               /* steps that the source has reported since the set that this generation began from */
     struct training_set saved;  /* the newest complete set */
-    struct training_set coming; /* parts so far, of coming.step */
-    bool exporting;             /* the trained model is being written */
+    struct training_set coming[TRAINING_COMING]; /* of this generation, incomplete; step 0: free */
+    bool exporting;                              /* the trained model is being written */
 };
 
 char *training_config_text(const struct train_config *c); /* JSON; free() it */

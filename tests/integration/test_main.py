@@ -157,7 +157,7 @@ def test_cuts_mobilenet():
 
 
 def test_cuts_transformer():
-    every_cut("encoder_6x384", 1 if harness.FULL else 53)
+    every_cut("encoder_6x384", 1 if harness.FULL else 17)
 
 
 @full

@@ -154,7 +154,7 @@ def test_every_cut():
 
 def disturbed(breaks, names=("a", "b"), **train):
     """breaks(t) runs in the middle of a training over all agents: its result is that of the undisturbed one."""
-    with Trainings(list(names), emulate={"gflops": 1, "memory_bytes": 4_000_000_000}, epochs=3, **train) as t:
+    with Trainings(list(names), emulate={"gflops": 2, "memory_bytes": 4_000_000_000}, epochs=3, **train) as t:
         plan = t.cut(names, [3, 8][:len(names) - 1])
         want = t.run(plan)
         job = t.submit(plan)
