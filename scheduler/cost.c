@@ -297,6 +297,37 @@ yk_err cost_memory(
     return YK_OK;
 }
 
+double cost_floor(const struct cost_model *m, double *work_ms)
+{
+    const struct view *v = m->view;
+    int32_t n = m->graph->n_nodes;
+    double *pace = yk_xalloc(((size_t)v->n_agents + 1) * sizeof *pace), all = 0, sum = 0, work = 0;
+    for (int32_t a = 0; a < v->n_agents; a++) {
+        double ms = 0;
+        for (int32_t i = 0; i < n; i++) { /* an agent that cannot run a node may still run the others */
+            double node = m->node_ms[(size_t)a * (size_t)n + (size_t)i];
+            ms += isnan(node) ? 0 : node;
+        }
+        pace[a] = v->agents[a].usable ? 1 / YK_MAX(ms, 1e-9) : 0;
+        all += pace[a];
+    }
+    for (int32_t i = 0; i < n; i++) {
+        double least = INFINITY, part = INFINITY;
+        for (int32_t a = 0; a < v->n_agents; a++) {
+            double node = m->node_ms[(size_t)a * (size_t)n + (size_t)i];
+            if (isnan(node) || pace[a] <= 0)
+                continue;
+            least = YK_MIN(least, node);
+            part = YK_MIN(part, node * pace[a]);
+        }
+        sum += least;
+        work += part;
+    }
+    free(pace);
+    *work_ms = all > 0 ? work / all : 0;
+    return sum;
+}
+
 /* ---- a pipeline's price ---- */
 
 void cost_line_fini(struct cost_line *l)

@@ -64,36 +64,11 @@ static void choose(const struct cost_model *m, bool *chosen)
     free(cost);
 }
 
-/* No pipeline of any agents costs less: the sum is at least every node on its best agent, the largest load at least
- * the work over the pace of all. */
+/* No pipeline of any agents costs less. */
 static double bound_of(const struct cost_model *m)
 {
-    const struct view *v = m->view;
-    int32_t n = m->graph->n_nodes;
-    double *pace = yk_xalloc(((size_t)v->n_agents + 1) * sizeof *pace), all = 0, sum = 0, work = 0;
-    for (int32_t a = 0; a < v->n_agents; a++) {
-        double ms = 0;
-        for (int32_t i = 0; i < n; i++) {
-            double node = m->node_ms[(size_t)a * (size_t)n + (size_t)i];
-            ms += isnan(node) ? 0 : node;
-        }
-        pace[a] = v->agents[a].usable ? 1 / YK_MAX(ms, 1e-9) : 0;
-        all += pace[a];
-    }
-    for (int32_t i = 0; i < n; i++) {
-        double least = INFINITY, part = INFINITY;
-        for (int32_t a = 0; a < v->n_agents; a++) {
-            double node = m->node_ms[(size_t)a * (size_t)n + (size_t)i];
-            if (isnan(node) || pace[a] <= 0)
-                continue;
-            least = YK_MIN(least, node);
-            part = YK_MIN(part, node * pace[a]);
-        }
-        sum += least;
-        work += part;
-    }
-    free(pace);
-    return (sum + (double)(m->count - 1) * (all > 0 ? work / all : 0)) * (1 - 1e-9);
+    double work, least = cost_floor(m, &work);
+    return (least + (double)(m->count - 1) * work) * (1 - 1e-9);
 }
 
 static void make_view(const struct view *v, const bool *chosen, struct view *sub, int32_t *place)

@@ -120,30 +120,6 @@ int32_t solve_replicas_choose(const struct cost_model *m, const struct cost_line
 
 double solve_replicas_bound(const struct cost_model *m)
 {
-    const struct view *v = m->view;
-    int32_t n = m->graph->n_nodes;
-    double *pace = yk_xalloc(((size_t)v->n_agents + 1) * sizeof *pace), all = 0, sum = 0, work = 0;
-    for (int32_t a = 0; a < v->n_agents; a++) {
-        double ms = 0;
-        for (int32_t i = 0; i < n; i++) {
-            double node = m->node_ms[(size_t)a * (size_t)n + (size_t)i];
-            ms += isnan(node) ? 0 : node;
-        }
-        pace[a] = v->agents[a].usable ? 1 / YK_MAX(ms, 1e-9) : 0;
-        all += pace[a];
-    }
-    for (int32_t i = 0; i < n; i++) {
-        double least = INFINITY, part = INFINITY;
-        for (int32_t a = 0; a < v->n_agents; a++) {
-            double node = m->node_ms[(size_t)a * (size_t)n + (size_t)i];
-            if (isnan(node) || pace[a] <= 0)
-                continue;
-            least = YK_MIN(least, node);
-            part = YK_MIN(part, node * pace[a]);
-        }
-        sum += least;
-        work += part;
-    }
-    free(pace);
-    return YK_MAX(sum, all > 0 ? (double)m->count * work / all : 0) * (1 - 1e-9);
+    double work, least = cost_floor(m, &work);
+    return YK_MAX(least, (double)m->count * work) * (1 - 1e-9);
 }

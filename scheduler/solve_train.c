@@ -312,27 +312,8 @@ yk_err solve_train_splits(
 
 double solve_train_bound(const struct cost_model *m)
 {
-    int32_t n = m->graph->n_nodes;
-    double *pace = yk_xalloc(((size_t)m->view->n_agents + 1) * sizeof *pace), all = 0, sum = 0, work = 0;
-    for (int32_t a = 0; a < m->view->n_agents; a++) {
-        double ms = 0;
-        for (int32_t i = 0; i < n; i++)
-            ms += m->node_ms[(size_t)a * (size_t)n + (size_t)i];
-        pace[a] = m->view->agents[a].usable && ms > 0 ? 1 / ms : 0; /* an agent that cannot run a node has none */
-        all += pace[a];
-    }
-    for (int32_t i = 0; i < n; i++) {
-        double least = INFINITY, part = INFINITY;
-        for (int32_t a = 0; a < m->view->n_agents; a++) {
-            double node = m->node_ms[(size_t)a * (size_t)n + (size_t)i];
-            least = pace[a] > 0 ? YK_MIN(least, node) : least;
-            part = pace[a] > 0 ? YK_MIN(part, node * pace[a]) : part;
-        }
-        sum += least;
-        work += part;
-    }
-    free(pace);
-    return all > 0 ? (sum + (double)(m->count - 1) * work / all) * (1 - 1e-9) : 0;
+    double work, least = cost_floor(m, &work);
+    return (least + (double)(m->count - 1) * work) * (1 - 1e-9);
 }
 
 /* ---- plans that name forward nodes only ---- */

@@ -250,9 +250,24 @@ static void pipelines(void **state)
     pf_fini(&f);
 }
 
+/* An agent that cannot run one node can still run the others: the floor stays below what the two of them reach. */
+static void test_floor(void **state)
+{
+    (void)state;
+    struct view_agent agents[2] = {{.usable = true}, {.usable = true}};
+    const struct view view = {.agents = agents, .n_agents = 2};
+    const struct graph graph = {.n_nodes = 2};
+    double node_ms[] = {1, NAN, 4, 4}, work;
+    struct cost_model m = {.view = &view, .graph = &graph, .node_ms = node_ms};
+    double least = cost_floor(&m, &work);
+    assert_true(least == 5);
+    assert_true(work > 0 && work <= 4); /* node 0 on the first agent, node 1 on the second */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_floor),
         cmocka_unit_test(profiles),
         cmocka_unit_test(roofline),
         cmocka_unit_test(transfers),
