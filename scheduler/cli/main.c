@@ -94,11 +94,7 @@
         NUMBER("warmup", NULL, 0, MANY, "Steps in which the rate rises.", warmup, "N"),                                \
         KEY("clip-norm", CONF_F64, NULL, "Most that the norm of all gradients may be; 0: no limit.", clip_norm, NULL,  \
             "X"),                                                                                                      \
-        KEY_SEED,                                                                                                      \
-        KEY("val", CONF_STR, NULL,                                                                                     \
-            "What validates: a share of the samples, a set, or none (default: the test split).", val, NULL,            \
-            "SHARE|PATH|none"),                                                                                        \
-        KEY("loss", CONF_STR, "cross-entropy", "cross-entropy, nll, mse, l1 or bce.", loss, NULL, "KIND"),             \
+        KEY_SEED, KEY("loss", CONF_STR, "cross-entropy", "cross-entropy, nll, mse, l1 or bce.", loss, NULL, "KIND"),   \
         KEY("label-smoothing", CONF_STR, NULL, "Of cross-entropy.", label_smoothing, NULL, "X"),                       \
         NUMBER("ignore-index", "-100", -MANY, MANY, "A class id that does not count.", ignore_index, "N"),             \
         KEY("loss-output", CONF_STR, NULL, "The output that the loss reads (default: the first).", loss_output, NULL,  \
@@ -129,6 +125,9 @@ static const struct conf_key keys_batch[] = {KEY_DATA, KEY_SPLIT, KEY_SOURCE, KE
     KEY_OUTPUT, KEYS_IMAGE, KEY_OBJECTIVE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_SIZE};
 static const struct conf_key keys_train[] = {KEY_DATA,
     KEY("split", CONF_STR, "train", "Part of the data set.", split, NULL, "S"), KEY_SOURCE, KEYS_TRAIN,
+    KEY("val", CONF_STR, NULL,
+        "A share of the samples to hold out of the training; none: the test split does not judge it.", val, NULL,
+        "SHARE|none"),
     KEY("resume", CONF_BOOL, NULL, "Follow the training of this model that is open.", resume, NULL, NULL),
     NUMBER("checkpoint-every", NULL, 0, MANY, "Steps between two checkpoint sets; 0: chosen.", checkpoint_every, "N"),
     KEY("plot", CONF_STR, NULL, "The loss curve as a picture.", plot, NULL, "loss.svg"), KEYS_IMAGE, KEY_CODEC, KEY_PIN,
@@ -138,6 +137,8 @@ static const struct conf_key keys_local_infer[] = {KEY_INPUTS, KEY_OUTPUTS, KEY_
 static const struct conf_key keys_local_batch[] = {KEY_DATA, KEY_SPLIT, KEY_BATCH("64"), KEY_MICROBATCH, KEY_OUTPUT,
     KEYS_IMAGE, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_SIZE, KEY_TUNE, KEY_THREADS, KEY_BACKEND};
 static const struct conf_key keys_local_train[] = {
+    KEY("val", CONF_STR, NULL, "What validates: a share of the samples, a set, or none (default: the test split).", val,
+        NULL, "SHARE|PATH|none"),
     KEY("data", CONF_STR, NULL, "What is trained with: a folder or file here.", data, NULL, "PATH"), KEYS_TRAIN,
     KEY("resume", CONF_BOOL, NULL, "Go on from the last checkpoint.", resume, NULL, NULL),
     KEY("recompute", CONF_BOOL, NULL, "Compute cheap values again instead of keeping them.", recompute, NULL, NULL),
