@@ -7,6 +7,7 @@
 
 enum solve_objective { SOLVE_LATENCY, SOLVE_THROUGHPUT, SOLVE_CLOUD_COST };
 bool solve_objective_find(const char *name, enum solve_objective *out);
+const char *solve_objective_name(enum solve_objective o);
 
 /* What a training graph adds: which forward node each of its nodes belongs to (grad.h). */
 struct solve_training {

@@ -1,0 +1,155 @@
+/* Candidates of one microbatch size: single devices, chains, splits of a training, several pipelines. */
+#include "scheduler/solve_pool.h"
+
+#include "scheduler/solve_replicas.h"
+#include "scheduler/solve_train.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SPLITS 12 /* of a training */
+
+void solve_pool_fini(struct pool *p)
+{
+    for (int32_t i = 0; i < p->n; i++) {
+        for (int32_t k = 0; k < p->sizes[i].n; k++)
+            candidate_fini(&p->sizes[i].at[k]);
+        free(p->sizes[i].at);
+        if (p->sizes[i].ready)
+            cost_fini(&p->sizes[i].model);
+    }
+}
+
+struct candidate *solve_pool_add(struct size_pool *p, struct cost_line *line)
+{
+    p->at = yk_xrealloc(p->at, ((size_t)p->n + 1) * sizeof *p->at);
+    struct candidate *c = &p->at[p->n++];
+    *c = (struct candidate){.n_lines = 1, .microbatch = p->model.microbatch, .count = p->model.count};
+    c->lines = yk_xalloc(sizeof *c->lines);
+    c->shares = yk_xalloc(sizeof *c->shares);
+    c->lines[0] = *line;
+    c->shares[0] = 1;
+    c->cost_ms = line->cost_ms;
+    return c;
+}
+
+bool solve_pool_single(const struct candidate *c)
+{
+    return c->n_lines == 1 && c->lines[0].n_stages == 1;
+}
+
+yk_err solve_pool_chain(struct size_pool *p, const struct solve_chain *chain, struct yk_diag *why)
+{
+    int32_t n = p->model.graph->n_nodes, *stage_of = yk_xalloc(((size_t)n + 1) * sizeof *stage_of);
+    struct cost_line line;
+    for (int32_t s = 0, i = 0; s < chain->n_stages; s++)
+        for (; i < chain->end[s]; i++)
+            stage_of[i] = s;
+    yk_err err = cost_price(&p->model, chain->source, chain->agent, chain->n_stages, stage_of, NULL, 0, &line, why);
+    free(stage_of);
+    if (!err)
+        solve_pool_add(p, &line);
+    return err;
+}
+
+yk_err solve_pool_splits(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why)
+{
+    struct solve_split splits[SPLITS];
+    int32_t n = 0;
+    yk_err err = solve_train_splits(&p->model, source, splits, SPLITS, &n, why);
+    for (int32_t i = 0; i < n; i++) {
+        struct cost_line line;
+        if (!err && !cost_price(&p->model, source, splits[i].agent, splits[i].n_stages, splits[i].stage_of, NULL, 0,
+                        &line, NULL)) /* a way over two cuts may have no link */
+            solve_pool_add(p, &line);
+        solve_train_fini(&splits[i]);
+    }
+    pool->bound_ms = YK_MIN(pool->bound_ms, solve_train_bound(&p->model));
+    return err;
+}
+
+/* The whole model takes the same on every device. */
+static yk_err single_memory(struct size_pool *p, struct candidate *c, struct yk_diag *why)
+{
+    if (!p->whole_known) {
+        uint8_t *all = yk_xalloc((size_t)p->model.graph->n_nodes + 1);
+        memset(all, 1, (size_t)p->model.graph->n_nodes);
+        yk_err err = cost_memory_parts(&p->model, all, &p->whole_fixed, &p->whole_each, why);
+        free(all);
+        if (err)
+            return err;
+        p->whole_known = true;
+    }
+    c->fixed = yk_xalloc(2 * sizeof *c->fixed);
+    c->each = yk_xalloc(2 * sizeof *c->each);
+    c->fixed[0] = p->whole_fixed;
+    c->each[0] = p->whole_each;
+    return candidate_memory(&p->model, c, 1, why);
+}
+
+/* Every single device, for every source that may be; the reasons why one cannot go to `reasons`. */
+void solve_pool_singles(struct size_pool *p, int32_t source, struct yk_buf *reasons)
+{
+    const struct cost_model *m = &p->model;
+    int32_t *stage_of = yk_xalloc(((size_t)m->graph->n_nodes + 1) * sizeof *stage_of);
+    for (int32_t a = 0; a < m->view->n_agents; a++) {
+        const struct view_agent *agent = &m->view->agents[a];
+        struct yk_diag why = {0};
+        struct cost_line line;
+        if (!agent->usable) {
+            yk_buf_printf(reasons, "; agent %s: %s", agent->name, agent->why_not);
+            continue;
+        }
+        if ((m->req->pin_first || m->req->pin_last) && a != source)
+            continue;
+        if (cost_price(m, source, &a, 1, stage_of, NULL, 0, &line, &why)) {
+            yk_buf_printf(reasons, "; %s", why.text);
+            continue;
+        }
+        struct candidate *c = solve_pool_add(p, &line);
+        if (single_memory(p, c, &why)) {
+            yk_buf_printf(reasons, "; %s", why.text);
+            candidate_fini(c);
+            p->n--;
+        }
+    }
+    free(stage_of);
+}
+
+/* Several pipelines of one source, if they are through earlier than any of them alone. */
+yk_err solve_pool_replicas(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why)
+{
+    const struct cost_line **lines = yk_xalloc(((size_t)p->n + 1) * sizeof *lines);
+    int32_t chosen[SOLVE_REPLICAS], n_lines = 0;
+    int64_t counts[SOLVE_REPLICAS];
+    double cost;
+    yk_err err = YK_OK;
+    for (int32_t i = 0; i < p->n; i++)
+        if (p->at[i].n_lines == 1 && p->at[i].lines[0].source == source)
+            lines[n_lines++] = &p->at[i].lines[0];
+    int32_t n = solve_replicas_choose(&p->model, lines, n_lines, chosen, counts, &cost);
+    if (n > 1) {
+        struct candidate c = {.microbatch = p->model.microbatch, .count = p->model.count, .cost_ms = cost};
+        c.lines = yk_xalloc((size_t)n * sizeof *c.lines);
+        c.shares = yk_xalloc((size_t)n * sizeof *c.shares);
+        for (int32_t i = 0; i < n && !err; i++) {
+            const struct cost_line *l = lines[chosen[i]];
+            int32_t *agents = yk_xalloc(((size_t)l->n_stages + 1) * sizeof *agents);
+            for (int32_t s = 0; s < l->n_stages; s++)
+                agents[s] = l->stages[s].agent;
+            err = cost_price(&p->model, source, agents, l->n_stages, l->stage_of, NULL, 0, &c.lines[i], why);
+            c.n_lines += !err;
+            c.shares[i] = (double)counts[i] / (double)c.count;
+            free(agents);
+        }
+        if (err) {
+            candidate_fini(&c);
+        } else {
+            p->at = yk_xrealloc(p->at, ((size_t)p->n + 1) * sizeof *p->at);
+            p->at[p->n++] = c;
+            pool->least_ms = YK_MIN(pool->least_ms, cost);
+        }
+    }
+    free(lines);
+    return err;
+}
