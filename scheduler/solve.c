@@ -273,8 +273,8 @@ yk_err solve_search(const struct solve_request *req, const struct view *v, const
     for (int32_t k = 0; k < pool->n; k++)
         if (chosen >= pool->sizes[k].at && chosen < pool->sizes[k].at + pool->sizes[k].n)
             m = &pool->sizes[k].model;
-    *out = solve_make(req, m, chosen, single, (const struct candidate *const *)all + 1, YK_MIN(n_scored - 1, SHOWN),
-        hints ? hints->solver : "dp");
+    *out = solve_pool_plan(req, m, chosen, single, (const struct candidate *const *)all + 1,
+        YK_MIN(n_scored - 1, SHOWN), hints ? hints->solver : "dp");
     /* Of the closed form; the event model may prefer one that costs a little more. */
     (*out)->bound_ms =
         YK_MIN(hints ? YK_MIN(hints->bound_ms, pool->bound_ms) : pool->bound_ms, YK_MIN(least_cost, chosen->cost_ms));
@@ -322,7 +322,7 @@ yk_err solve_plan(const struct solve_request *req, const struct view *view, stru
         solve_train_complete(req->training, req->graph->n_nodes, forced);
         req = &completed;
     }
-    yk_err err = req->forced                        ? solve_given(req, view, out, why)
+    yk_err err = req->forced                        ? solve_pool_given(req, view, out, why)
                  : view->n_agents > SOLVE_DP_AGENTS ? solve_large(req, view, out, why)
                                                     : solvers[0]->solve(req, view, out, why);
     plan_free(forced);

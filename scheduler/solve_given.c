@@ -139,7 +139,7 @@ static yk_err price_forced_anywhere(
     return err;
 }
 
-yk_err solve_given(const struct solve_request *req, const struct view *v, struct plan **out, struct yk_diag *why)
+yk_err solve_pool_given(const struct solve_request *req, const struct view *v, struct plan **out, struct yk_diag *why)
 {
     struct pool pool = {.n = 1};
     struct size_pool *p = &pool.sizes[0];
@@ -175,7 +175,7 @@ yk_err solve_given(const struct solve_request *req, const struct view *v, struct
         if (candidate_score(&p->model, c, SOLVE_DEPTH, 0, NULL) == YK_OK && (!single || c->step_ms < single->step_ms))
             single = c;
     }
-    *out = solve_make(req, &p->model, chosen, single, NULL, 0, "given");
+    *out = solve_pool_plan(req, &p->model, chosen, single, NULL, 0, "given");
     for (int32_t i = 0; i < (*out)->n_pipelines; i++) {
         (*out)->pipelines[i].depth = req->forced->pipelines[i].depth;
         (*out)->pipelines[i].order = req->forced->pipelines[i].order;

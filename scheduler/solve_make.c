@@ -50,8 +50,9 @@ static void put_stages(const struct cost_model *m, const struct candidate *c, st
     }
 }
 
-struct plan *solve_make(const struct solve_request *req, const struct cost_model *m, const struct candidate *chosen,
-    const struct candidate *single, const struct candidate *const *others, int32_t n_others, const char *solver)
+struct plan *solve_pool_plan(const struct solve_request *req, const struct cost_model *m,
+    const struct candidate *chosen, const struct candidate *single, const struct candidate *const *others,
+    int32_t n_others, const char *solver)
 {
     struct plan *p = yk_xalloc(sizeof *p);
     const struct view *v = m->view;

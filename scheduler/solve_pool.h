@@ -1,5 +1,5 @@
 /* What the frame around the solvers is made of: candidates by microbatch size (solve_pool.c), the given plan
- * (solve_given.c), the finished plan (solve_make.c); solve.c searches. */
+ * (solve_given.c), the finished plan (solve_pool_plan.c); solve.c searches. */
 #ifndef YK_SOLVE_POOL_H
 #define YK_SOLVE_POOL_H
 
@@ -38,10 +38,11 @@ yk_err solve_pool_splits(struct pool *pool, struct size_pool *p, int32_t source,
 yk_err solve_pool_replicas(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why);
 
 /* single: the best single device, or NULL. others: alternatives, sorted. */
-struct plan *solve_make(const struct solve_request *req, const struct cost_model *m, const struct candidate *chosen,
-    const struct candidate *single, const struct candidate *const *others, int32_t n_others, const char *solver);
+struct plan *solve_pool_plan(const struct solve_request *req, const struct cost_model *m,
+    const struct candidate *chosen, const struct candidate *single, const struct candidate *const *others,
+    int32_t n_others, const char *solver);
 
 /* req->forced checked and priced. Errors: as struct solver's. */
-yk_err solve_given(const struct solve_request *req, const struct view *v, struct plan **out, struct yk_diag *why);
+yk_err solve_pool_given(const struct solve_request *req, const struct view *v, struct plan **out, struct yk_diag *why);
 
 #endif
