@@ -69,7 +69,7 @@ static int chars(const char *s)
     return n;
 }
 
-static yk_err check(const struct svg_timeline *t, double *first, double *last, struct yk_diag *why)
+yk_err svg_timeline_check(const struct svg_timeline *t, double *first, double *last, struct yk_diag *why)
 {
     if (t->n_rows > SVG_ROWS_MAX || t->n_spans > SVG_SPANS_MAX)
         return yk_fail(why, YK_LIMIT, "a timeline of %" PRId32 " rows and %" PRId64 " spans: it takes up to %d and %d",
@@ -172,7 +172,7 @@ static double legend_height(const struct svg_timeline *t)
 yk_err svg_timeline(const struct svg_timeline *t, struct yk_buf *out, struct yk_diag *why)
 {
     double first = 0, last = 0;
-    yk_err err = check(t, &first, &last, why);
+    yk_err err = svg_timeline_check(t, &first, &last, why);
     if (err)
         return err;
     int longest = 4;

@@ -24,6 +24,8 @@ struct svg_timeline {
 #define SVG_SPANS_MAX 200000
 #define SVG_ROWS_MAX 2000
 
+/* Whether it can be drawn; the first begin and the last end of its spans, 0 if there are none. Errors: see below. */
+yk_err svg_timeline_check(const struct svg_timeline *t, double *first_ms, double *last_ms, struct yk_diag *why);
 /* The file's text. Names may be any bytes: what is not printable UTF-8 is replaced. The same input gives the same text.
  * Errors: YK_INVAL (a time that is not finite, or ends before it begins; a row or kind that is not there), YK_LIMIT,
  * YK_NOMEM. Owner: out is the caller's, added to. */
