@@ -265,7 +265,7 @@ yk_err solve_search(const struct solve_request *req, const struct view *v, const
         goto out;
     }
     double least_cost = all[0]->cost_ms;
-    qsort(all, (size_t)n_scored, sizeof *all, by_step);
+    qsort(all, (size_t)n_scored, sizeof *all, req->closed_form ? by_cost : by_step);
     struct candidate *chosen = all[0];
     if ((err = check_deadline(req, chosen, why)))
         goto out;

@@ -30,6 +30,7 @@ struct solve_request {
     const bool *codec_allowed; /* by enum plan_codec; fp32 always is */
     bool pin_first, pin_last;  /* first / last stage stays on the source */
     bool replicas;             /* a plan may be several pipelines with shares of the microbatches */
+    bool closed_form;          /* the least cost_ms decides, not the event model: what proofs ask for */
     const struct plan *forced; /* not NULL: check, price and explain this plan, search nothing */
     const char *const *forms;  /* a name per node that the job has fixed; NULL: choose */
     const struct solve_training *training; /* job "train"; else NULL */

@@ -1,0 +1,188 @@
+/* The planner against an oracle that knows nothing of it (plan_oracle.h): random graphs and fleets with everything that
+ * the closed form knows. A twentieth of it by default, all with YOKE_FULL=1; YOKE_SEED chooses the seeds. */
+#include "tests/unit/plan_oracle.h"
+
+static uint64_t first_seed(void)
+{
+    const char *s = getenv("YOKE_SEED");
+    return s ? strtoull(s, NULL, 10) : 1;
+}
+
+static uint64_t instances(uint64_t full)
+{
+    const char *s = getenv("YOKE_FULL");
+    return s && strcmp(s, "1") == 0 ? full : (full + 19) / 20;
+}
+
+static const bool int8_too[3] = {true, true, true}, fp16_too[3] = {true, true, false};
+
+/* Profiles of both forms at up to three sizes, with bytes of their own. */
+static void rich_profiles(struct pf *f, const struct graph *g, struct yk_rng *r)
+{
+    for (int32_t a = 0; a < f->view.n_agents; a++) {
+        if (!f->agents[a].n_times || yk_rng_below(r, 2))
+            continue;
+        free(f->times[a]);
+        struct view_time *t = calloc((size_t)g->n_nodes * 6 + 1, sizeof *t);
+        int32_t n = 0;
+        assert_non_null(t);
+        for (int32_t i = 0; i < g->n_nodes; i++)
+            for (int32_t form = 0; form < 2; form++) {
+                int64_t size = 1 + (int64_t)yk_rng_below(r, 3);
+                double ms = pf_spread(r, 0.02, 2);
+                for (int k = (int)yk_rng_below(r, 5) - 1; k >= 0 && k < 3; k++, size *= 2 + (int64_t)yk_rng_below(r, 3)) {
+                    t[n++] = (struct view_time){.node = i,
+                        .form = form,
+                        .size = size,
+                        .ms = ms,
+                        .packed_bytes = yk_rng_below(r, 3) ? 0 : (int64_t)yk_rng_below(r, 5000),
+                        .workspace_bytes = yk_rng_below(r, 3) ? 0 : (int64_t)yk_rng_below(r, 9000)};
+                    ms *= 1.2 + yk_rng_unit(r);
+                }
+            }
+        f->times[a] = t;
+        f->agents[a].times = t;
+        f->agents[a].n_times = n;
+    }
+}
+
+struct instance {
+    struct graph *g;
+    struct pf f;
+    struct solve_request q;
+};
+
+static void make(struct instance *i, uint64_t seed, enum solve_objective objective)
+{
+    struct yk_rng r;
+    yk_rng_seed(&r, seed);
+    i->g = pf_random_graph(&r);
+    pf_random(&i->f, i->g, &r);
+    rich_profiles(&i->f, i->g, &r);
+    struct solve_request *q = &i->q;
+    *q = (struct solve_request){.graph = i->g, .model = "m", .objective = objective, .closed_form = true};
+    q->job = objective == SOLVE_LATENCY ? "infer" : "batch";
+    q->batch = 1 + (int64_t)yk_rng_below(&r, 24);
+    q->microbatch = yk_rng_below(&r, 3) ? 0 : 1 + (int64_t)yk_rng_below(&r, (uint64_t)q->batch);
+    q->source = yk_rng_below(&r, 3) ? (int32_t)yk_rng_below(&r, (uint64_t)i->f.view.n_agents) : -1;
+    q->pin_first = yk_rng_below(&r, 8) == 0;
+    q->pin_last = yk_rng_below(&r, 8) == 0;
+    q->replicas = objective != SOLVE_LATENCY && yk_rng_below(&r, 2);
+    uint64_t codec = yk_rng_below(&r, 4);
+    q->codec_allowed = codec == 0 ? int8_too : codec == 1 ? fp16_too : NULL;
+}
+
+static void done(struct instance *i)
+{
+    pf_fini(&i->f);
+    graph_close(i->g);
+}
+
+struct seen { /* so that nothing is proven of instances that do not have it */
+    int plans, refused, split, dag, replicas, limited, media, pins, codecs, by_step;
+};
+
+static void compare(uint64_t seed, struct instance *i, struct seen *seen)
+{
+    struct po_best best;
+    struct plan *p = NULL, *q = NULL;
+    struct yk_diag why = {0};
+    const char *bad = NULL;
+    unsigned long long id = seed;
+    po_solve(&i->q, &i->f.view, &best);
+    yk_err err = solve_plan(&i->q, &i->f.view, &p, &why);
+    if (err && err != YK_INFEASIBLE)
+        fail_msg("YOKE_SEED=%llu: %s", id, why.text);
+    if (err) {
+        if (best.n_lines)
+            fail_msg("YOKE_SEED=%llu: refused (%s), but there is a plan of %.15g ms", id, why.text, best.cost_ms);
+        seen->refused++;
+        return;
+    }
+    double cost = po_plan_cost(&i->q, &i->f.view, p, &bad);
+    if (bad)
+        fail_msg("YOKE_SEED=%llu: %s\n%s", id, bad, p->explanation);
+    if (fabs(cost - p->cost_ms) > 1e-9 * cost)
+        fail_msg("YOKE_SEED=%llu: cost_ms is %.15g, its plan costs %.15g\n%s", id, p->cost_ms, cost, p->explanation);
+    if (fabs(best.cost_ms - cost) > 1e-9 * cost)
+        fail_msg("YOKE_SEED=%llu: cost_ms %.15g, the least is %.15g (%d pipelines, microbatch %lld)\n%s", id, cost,
+            best.cost_ms, best.n_lines, (long long)best.microbatch, p->explanation);
+    if (p->bound_ms > best.cost_ms * (1 + 1e-9) || (p->bound_ms < best.cost_ms * (1 - 1e-9) && !i->q.replicas))
+        fail_msg("YOKE_SEED=%llu: bound_ms %.15g, the least is %.15g", id, p->bound_ms, best.cost_ms);
+    /* The event model may take one that costs more by the closed form, and says so. */
+    i->q.closed_form = false;
+    if (solve_plan(&i->q, &i->f.view, &q, &why))
+        fail_msg("YOKE_SEED=%llu: %s", id, why.text);
+    cost = po_plan_cost(&i->q, &i->f.view, q, &bad);
+    if (bad)
+        fail_msg("YOKE_SEED=%llu: by the event model: %s\n%s", id, bad, q->explanation);
+    if (fabs(cost - q->cost_ms) > 1e-9 * cost || cost < best.cost_ms * (1 - 1e-9) ||
+        q->bound_ms > best.cost_ms * (1 + 1e-9) || q->step_ms > p->step_ms * (1 + 1e-9))
+        fail_msg("YOKE_SEED=%llu: by the event model cost_ms %.15g (%.15g), bound_ms %.15g, step_ms %.15g (%.15g)", id,
+            q->cost_ms, cost, q->bound_ms, q->step_ms, p->step_ms);
+    if (fabs(q->gap - (1 - q->bound_ms / q->cost_ms)) > 1e-9)
+        fail_msg("YOKE_SEED=%llu: gap %.15g", id, q->gap);
+    seen->plans++;
+    seen->split += p->n_pipelines > 1 || p->pipelines[0].n_stages > 1;
+    seen->replicas += p->n_pipelines > 1;
+    seen->by_step += cost > best.cost_ms * (1 + 1e-9);
+    for (int32_t k = 0; k < i->g->n_nodes; k++)
+        if (i->g->nodes[k].n_in > 1 && i->g->nodes[k].op->name[0] == 'A') {
+            seen->dag++;
+            break;
+        }
+    for (int32_t a = 0; a < i->f.view.n_agents; a++)
+        if (i->f.agents[a].memory_bytes < (int64_t)1 << 40) {
+            seen->limited++;
+            break;
+        }
+    seen->media += i->f.view.n_links && i->f.links[0].shared >= 0;
+    seen->pins += i->q.pin_first || i->q.pin_last;
+    for (int32_t c = 0; c < p->n_cuts; c++)
+        if (p->cuts[c].codec != CODEC_FP32) {
+            seen->codecs++;
+            break;
+        }
+    plan_free(p);
+    plan_free(q);
+}
+
+static void objective(enum solve_objective o)
+{
+    struct seen seen = {0};
+    uint64_t n = instances(10000);
+    for (uint64_t seed = first_seed(), end = seed + n; seed < end; seed++) {
+        struct instance i;
+        make(&i, seed, o);
+        compare(seed, &i, &seen);
+        done(&i);
+    }
+    print_message("%d plans, %d refused: %d split, %d DAGs, %d replicas, %d limits, %d media, %d pins, %d codecs; the event "
+                  "model takes another in %d\n",
+        seen.plans, seen.refused, seen.split, seen.dag, seen.replicas, seen.limited, seen.media, seen.pins, seen.codecs,
+        seen.by_step);
+    assert_true(seen.plans > (int)n / 2 && seen.split > (int)n / 40 && seen.dag > (int)n / 20 &&
+                seen.limited > (int)n / 20 && seen.media > (int)n / 20 && seen.pins > (int)n / 40 &&
+                seen.codecs > (int)n / 100 && (o == SOLVE_LATENCY || seen.replicas > (int)n / 100));
+}
+
+static void latency(void **state)
+{
+    (void)state;
+    objective(SOLVE_LATENCY);
+}
+
+static void throughput(void **state)
+{
+    (void)state;
+    objective(SOLVE_THROUGHPUT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(latency),
+        cmocka_unit_test(throughput),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
