@@ -21,7 +21,7 @@ struct po {
     int64_t m, M;
     struct shapes shapes;
     struct memplan_node table[PO_NODES];
-    double ms[PF_AGENTS][PO_NODES];            /* NaN: cannot run there */
+    double ms[PF_AGENTS][PO_NODES];                  /* NaN: cannot run there */
     int32_t best_link[PF_AGENTS + 1][PF_AGENTS + 1]; /* [from + 1][to + 1]; -1 none */
 };
 
@@ -376,8 +376,8 @@ static inline void po_visit(struct po_walk *w, int32_t from)
     const struct po *o = w->o;
     struct po_line *l = &w->now;
     if (from == o->g->n_nodes) {
-        bool pinned = (o->q->pin_first && l->agent[0] != w->source) ||
-                      (o->q->pin_last && l->agent[l->n_stages - 1] != w->source);
+        bool pinned =
+            (o->q->pin_first && l->agent[0] != w->source) || (o->q->pin_last && l->agent[l->n_stages - 1] != w->source);
         if (!pinned && po_price(o, l) && po_fits(o, l)) {
             assert_true(w->n < w->most);
             w->lines[w->n++] = *l;
@@ -423,8 +423,8 @@ static inline double po_shares(
     return best;
 }
 
-static inline double po_sets(const struct po_walk *w, const struct po_line **chosen, int32_t n, int32_t from,
-    double best)
+static inline double po_sets(
+    const struct po_walk *w, const struct po_line **chosen, int32_t n, int32_t from, double best)
 {
     int64_t counts[PF_AGENTS];
     if (n > 1 && n <= w->o->M)
