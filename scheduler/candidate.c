@@ -109,10 +109,11 @@ yk_err candidate_memory(const struct cost_model *m, struct candidate *c, int32_t
 
 /* ---- the event model ---- */
 
-/* Steps of one pipeline: its edges, then its stages. A stage waits for the edges into it; an edge for its stage. */
+/* Steps of one pipeline: its edges, then its stages, then the messages of a source without a stage, before anything
+ * leaves it. A stage waits for the edges into it; an edge for its stage. */
 static struct schedule_step *make_steps(const struct cost_line *l, int32_t *n_steps)
 {
-    int32_t n_edges = l->n_edges, n = n_edges + l->n_stages;
+    int32_t n_edges = l->n_edges, n = n_edges + l->n_stages + (l->source_ms > 0);
     struct schedule_step *steps = yk_xalloc(((size_t)n + 1) * sizeof *steps);
     int32_t upload = -1;
     for (int32_t i = 0; i < n_edges; i++)
@@ -120,7 +121,8 @@ static struct schedule_step *make_steps(const struct cost_line *l, int32_t *n_st
             upload = i;
     for (int32_t i = 0; i < n_edges; i++) {
         const struct cost_edge *e = &l->edges[i];
-        int32_t before = e->from >= 0 ? n_edges + e->from : e->from == -1 ? upload : -1;
+        int32_t first = l->source_ms > 0 ? n - 1 : upload;
+        int32_t before = e->from >= 0 ? n_edges + e->from : e->from == -1 ? first : -1;
         int32_t *list = yk_xalloc(sizeof *list);
         *list = before;
         steps[i] = (struct schedule_step){.resource = e->resource,
@@ -138,6 +140,12 @@ static struct schedule_step *make_steps(const struct cost_line *l, int32_t *n_st
             .busy_ms = l->stages[s].ms + l->stages[s].message_ms,
             .n_before = k,
             .before = list};
+    }
+    if (l->source_ms > 0) {
+        int32_t *list = yk_xalloc(sizeof *list);
+        *list = upload;
+        steps[n - 1] = (struct schedule_step){
+            .resource = l->source, .busy_ms = l->source_ms, .n_before = upload >= 0, .before = list};
     }
     *n_steps = n;
     return steps;

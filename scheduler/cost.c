@@ -349,8 +349,21 @@ static void add_message(const struct cost_model *m, struct cost_line *l, int32_t
     for (int32_t s = 0; s < l->n_stages; s++)
         if (l->stages[s].agent == agent) {
             l->stages[s].message_ms += ms;
-            break;
+            return;
         }
+    l->source_ms += ms;
+}
+
+double cost_line_load(const struct cost_line *l, int32_t resource)
+{
+    double ms = resource == l->source ? l->source_ms : 0;
+    for (int32_t s = 0; s < l->n_stages; s++)
+        if (l->stages[s].agent == resource)
+            ms += l->stages[s].ms + l->stages[s].message_ms;
+    for (int32_t e = 0; e < l->n_edges; e++)
+        if (l->edges[e].resource == resource)
+            ms += l->edges[e].busy_ms;
+    return ms;
 }
 
 static yk_err add_edge(const struct cost_model *m, struct cost_line *l, int32_t from, int32_t to, int32_t from_agent,

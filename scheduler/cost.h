@@ -56,6 +56,7 @@ struct cost_line { /* one pipeline, priced */
     int32_t n_stages, n_edges;
     int32_t source;
     int32_t *stage_of;
+    double source_ms; /* of the source's messages, if no stage is there */
     double first_ms, bottleneck_ms, cost_ms;
     int32_t bottleneck; /* resource */
 };
@@ -73,6 +74,8 @@ void cost_fini(struct cost_model *m);
 yk_err cost_price(const struct cost_model *m, int32_t source, const int32_t *agents, int32_t n_stages,
     const int32_t *stage_of, const struct plan *forced, int32_t which, struct cost_line *out, struct yk_diag *why);
 void cost_line_fini(struct cost_line *l);
+/* What one microbatch of it takes of a resource. */
+double cost_line_load(const struct cost_line *l, int32_t resource);
 
 /* The smallest allowed codec's size of a value, and a whole transfer's time; latency goes to *latency_ms. */
 enum plan_codec cost_codec(const struct cost_model *m);

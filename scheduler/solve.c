@@ -214,13 +214,11 @@ yk_err solve_search(const struct solve_request *req, const struct view *v, const
          i++) {
         struct size_pool *p = &pool->sizes[i];
         for (int32_t source = 0; source < v->n_agents && !err && p->ready; source++)
-            if (req->source < 0 || source == req->source) {
+            if (req->source < 0 ? v->agents[source].usable : source == req->source) {
                 int32_t before = p->n;
                 err = solve_pool_replicas(pool, p, source, why);
                 n += p->n - before;
             }
-        if (p->ready)
-            pool->bound_ms = YK_MIN(pool->bound_ms, solve_replicas_bound(&p->model));
     }
     if (err)
         goto out;

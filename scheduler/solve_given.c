@@ -16,6 +16,7 @@ static int32_t find_agent(const struct view *v, const char *name)
 /* What a pipeline takes of each resource for that many microbatches. */
 static void add_load(const struct cost_line *l, double count, double *load)
 {
+    load[l->source] += count * l->source_ms;
     for (int32_t s = 0; s < l->n_stages; s++)
         load[l->stages[s].agent] += count * (l->stages[s].ms + l->stages[s].message_ms);
     for (int32_t e = 0; e < l->n_edges; e++)

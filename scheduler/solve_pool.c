@@ -38,15 +38,22 @@ bool solve_pool_single(const struct candidate *c)
     return c->n_lines == 1 && c->lines[0].n_stages == 1;
 }
 
-yk_err solve_pool_chain(struct size_pool *p, const struct solve_chain *chain, struct yk_diag *why)
+static yk_err price_chain(
+    const struct cost_model *m, const struct solve_chain *chain, struct cost_line *line, struct yk_diag *why)
 {
-    int32_t n = p->model.graph->n_nodes, *stage_of = yk_xalloc(((size_t)n + 1) * sizeof *stage_of);
-    struct cost_line line;
+    int32_t *stage_of = yk_xalloc(((size_t)m->graph->n_nodes + 1) * sizeof *stage_of);
     for (int32_t s = 0, i = 0; s < chain->n_stages; s++)
         for (; i < chain->end[s]; i++)
             stage_of[i] = s;
-    yk_err err = cost_price(&p->model, chain->source, chain->agent, chain->n_stages, stage_of, NULL, 0, &line, why);
+    yk_err err = cost_price(m, chain->source, chain->agent, chain->n_stages, stage_of, NULL, 0, line, why);
     free(stage_of);
+    return err;
+}
+
+yk_err solve_pool_chain(struct size_pool *p, const struct solve_chain *chain, struct yk_diag *why)
+{
+    struct cost_line line;
+    yk_err err = price_chain(&p->model, chain, &line, why);
     if (!err)
         solve_pool_add(p, &line);
     return err;
@@ -116,11 +123,55 @@ void solve_pool_singles(struct size_pool *p, int32_t source, struct yk_buf *reas
     free(stage_of);
 }
 
-/* Several pipelines of one source, if they are through earlier than any of them alone. */
-yk_err solve_pool_replicas(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why)
+/* Takes lines, of n places; frees them. */
+static void add_several(
+    struct pool *pool, struct size_pool *p, struct cost_line *lines, const int64_t *counts, int32_t n)
+{
+    const struct cost_model *m = &p->model;
+    struct candidate c = {.lines = lines, .n_lines = n, .microbatch = m->microbatch, .count = m->count};
+    double *load = yk_xalloc(((size_t)m->n_resources + 1) * sizeof *load);
+    c.shares = yk_xalloc((size_t)n * sizeof *c.shares);
+    for (int32_t i = 0; i < n; i++) {
+        c.shares[i] = (double)counts[i] / (double)m->count;
+        c.cost_ms = YK_MAX(c.cost_ms, lines[i].first_ms + (double)(counts[i] - 1) * lines[i].bottleneck_ms);
+        for (int32_t r = 0; r < m->n_resources; r++)
+            load[r] += (double)counts[i] * cost_line_load(&lines[i], r);
+    }
+    for (int32_t r = 0; r < m->n_resources; r++)
+        c.cost_ms = YK_MAX(c.cost_ms, load[r]);
+    free(load);
+    p->at = yk_xrealloc(p->at, ((size_t)p->n + 1) * sizeof *p->at);
+    p->at[p->n++] = c;
+    pool->least_ms = YK_MIN(pool->least_ms, c.cost_ms);
+}
+
+static yk_err all_replicas(struct pool *pool, struct size_pool *p, int32_t source, bool *all, struct yk_diag *why)
+{
+    struct solve_chain *chains = yk_xalloc(SOLVE_REPLICAS * sizeof *chains);
+    struct cost_line *lines = yk_xalloc(SOLVE_REPLICAS * sizeof *lines);
+    int64_t counts[SOLVE_REPLICAS];
+    int32_t n = 0, priced = 0;
+    double cost;
+    yk_err err =
+        solve_replicas_all(&p->model, source, pool->least_ms * (1 - 1e-12), chains, counts, &n, &cost, all, why);
+    for (; priced < n && !err; priced += !err)
+        err = price_chain(&p->model, &chains[priced], &lines[priced], why);
+    if (n > 0 && !err) {
+        add_several(pool, p, lines, counts, n);
+        pool->bound_ms = YK_MIN(pool->bound_ms, p->at[p->n - 1].cost_ms);
+    } else {
+        for (int32_t i = 0; i < priced; i++)
+            cost_line_fini(&lines[i]);
+        free(lines);
+    }
+    free(chains);
+    return err;
+}
+
+static yk_err some_replicas(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why)
 {
     const struct cost_line **lines = yk_xalloc(((size_t)p->n + 1) * sizeof *lines);
-    int32_t chosen[SOLVE_REPLICAS], n_lines = 0;
+    int32_t chosen[SOLVE_REPLICAS], n_lines = 0, priced = 0;
     int64_t counts[SOLVE_REPLICAS];
     double cost;
     yk_err err = YK_OK;
@@ -129,27 +180,35 @@ yk_err solve_pool_replicas(struct pool *pool, struct size_pool *p, int32_t sourc
             lines[n_lines++] = &p->at[i].lines[0];
     int32_t n = solve_replicas_choose(&p->model, lines, n_lines, chosen, counts, &cost);
     if (n > 1) {
-        struct candidate c = {.microbatch = p->model.microbatch, .count = p->model.count, .cost_ms = cost};
-        c.lines = yk_xalloc((size_t)n * sizeof *c.lines);
-        c.shares = yk_xalloc((size_t)n * sizeof *c.shares);
-        for (int32_t i = 0; i < n && !err; i++) {
-            const struct cost_line *l = lines[chosen[i]];
+        struct cost_line *copy = yk_xalloc((size_t)n * sizeof *copy);
+        for (; priced < n && !err; priced += !err) {
+            const struct cost_line *l = lines[chosen[priced]];
             int32_t *agents = yk_xalloc(((size_t)l->n_stages + 1) * sizeof *agents);
             for (int32_t s = 0; s < l->n_stages; s++)
                 agents[s] = l->stages[s].agent;
-            err = cost_price(&p->model, source, agents, l->n_stages, l->stage_of, NULL, 0, &c.lines[i], why);
-            c.n_lines += !err;
-            c.shares[i] = (double)counts[i] / (double)c.count;
+            err = cost_price(&p->model, source, agents, l->n_stages, l->stage_of, NULL, 0, &copy[priced], why);
             free(agents);
         }
-        if (err) {
-            candidate_fini(&c);
+        if (!err) {
+            add_several(pool, p, copy, counts, n);
         } else {
-            p->at = yk_xrealloc(p->at, ((size_t)p->n + 1) * sizeof *p->at);
-            p->at[p->n++] = c;
-            pool->least_ms = YK_MIN(pool->least_ms, cost);
+            for (int32_t i = 0; i < priced; i++)
+                cost_line_fini(&copy[i]);
+            free(copy);
         }
     }
     free(lines);
+    return err;
+}
+
+yk_err solve_pool_replicas(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why)
+{
+    int32_t sources = p->model.req->source >= 0 ? 1 : p->model.view->n_agents;
+    bool all = solve_replicas_chains(&p->model) * pool->n * sources <= SOLVE_REPLICAS_ALL;
+    yk_err err = all ? all_replicas(pool, p, source, &all, why) : YK_OK;
+    if (!all && !err) {
+        err = some_replicas(pool, p, source, why);
+        pool->bound_ms = YK_MIN(pool->bound_ms, solve_replicas_bound(&p->model));
+    }
     return err;
 }

@@ -5,58 +5,292 @@
 #include <string.h>
 
 #define SEEDS 4
+#define SETS 400000 /* steps of a search over sets, some 0.1 s */
+#define WAYS 200000 /* to share out microbatches among one set, where that is not a matter of time alone */
+#define ROUNDS 60   /* of a bisection: as near as doubles are */
 
-struct choice {
-    int32_t n, at[SOLVE_REPLICAS];
-    int64_t counts[SOLVE_REPLICAS];
-    double cost_ms;
+/* ---- shares ---- */
+
+struct set {
+    const struct solve_part *at[SOLVE_REPLICAS];
+    int32_t n, n_shared;
+    int64_t microbatches;
 };
 
-static int64_t through(const struct cost_line *l, double ms, int64_t most)
+/* So many microbatches are through by then. */
+static int64_t through(const struct solve_part *p, double ms, int64_t most)
 {
-    if (ms < l->first_ms)
+    if (ms < p->first_ms)
         return 0;
-    double n = l->bottleneck_ms > 0 ? floor((ms - l->first_ms) / l->bottleneck_ms * (1 + 1e-12)) + 1 : (double)most;
+    double n = p->bottleneck_ms > 0 ? floor((ms - p->first_ms) / p->bottleneck_ms * (1 + 1e-12)) + 1 : (double)most;
     return n < (double)most ? (int64_t)n : most;
 }
 
-/* The counts with which the last pipeline ends earliest. False: a pipeline is of no use. */
-static bool share_out(const struct cost_model *m, const struct cost_line *const *lines, struct choice *c, double *load)
+static double cost_of(const struct set *s, const int64_t *counts)
 {
-    double low = 0, high = INFINITY;
-    int64_t left = m->count;
-    for (int32_t i = 0; i < c->n; i++)
-        high = YK_MIN(high, lines[c->at[i]]->first_ms + (double)(m->count - 1) * lines[c->at[i]]->bottleneck_ms);
-    for (int round = 0; round < 50; round++) {
-        double middle = (low + high) / 2;
-        int64_t all = 0;
-        for (int32_t i = 0; i < c->n; i++)
-            all += through(lines[c->at[i]], middle, m->count);
-        *(all >= m->count ? &high : &low) = middle;
+    double cost = 0;
+    for (int32_t i = 0; i < s->n; i++)
+        cost = YK_MAX(cost, s->at[i]->first_ms + (double)(counts[i] - 1) * s->at[i]->bottleneck_ms);
+    for (int32_t r = 0; r < s->n_shared; r++) {
+        double load = 0;
+        for (int32_t i = 0; i < s->n; i++)
+            load += (double)counts[i] * s->at[i]->shared[r];
+        cost = YK_MAX(cost, load);
     }
-    for (int32_t i = 0; i < c->n; i++) {
-        c->counts[i] = YK_MIN(through(lines[c->at[i]], high, m->count), left);
-        left -= c->counts[i];
-        if (c->counts[i] == 0)
+    return cost;
+}
+
+/* Everybody one microbatch, then those that take the least of the resource first, as far as the time lets them (-1: in
+ * their order). False: they are not through by then. */
+static bool fill(const struct set *s, double ms, int32_t resource, int64_t *counts)
+{
+    int64_t left = s->microbatches;
+    bool full[SOLVE_REPLICAS] = {false};
+    for (int32_t i = 0; i < s->n; i++) {
+        counts[i] = 1;
+        left--;
+        if (s->at[i]->first_ms > ms)
             return false;
     }
-    if (left > 0) /* rounding */
-        c->counts[0] += left;
-    c->cost_ms = 0;
-    memset(load, 0, (size_t)m->n_resources * sizeof *load);
-    for (int32_t i = 0; i < c->n; i++) {
-        const struct cost_line *l = lines[c->at[i]];
-        double n = (double)c->counts[i];
-        c->cost_ms = YK_MAX(c->cost_ms, l->first_ms + (n - 1) * l->bottleneck_ms);
-        for (int32_t s = 0; s < l->n_stages; s++)
-            load[l->stages[s].agent] += n * (l->stages[s].ms + l->stages[s].message_ms);
-        for (int32_t e = 0; e < l->n_edges; e++)
-            if (l->edges[e].resource >= 0)
-                load[l->edges[e].resource] += n * l->edges[e].busy_ms;
+    for (int32_t k = 0; k < s->n && left > 0; k++) {
+        int32_t least = -1;
+        for (int32_t i = 0; i < s->n; i++)
+            if (!full[i] &&
+                (least < 0 || (resource >= 0 && s->at[i]->shared[resource] < s->at[least]->shared[resource])))
+                least = i;
+        full[least] = true;
+        int64_t more = YK_MIN(through(s->at[least], ms, s->microbatches) - 1, left);
+        counts[least] += YK_MAX(more, (int64_t)0);
+        left -= YK_MAX(more, (int64_t)0);
     }
-    for (int32_t r = 0; r < m->n_resources; r++)
-        c->cost_ms = YK_MAX(c->cost_ms, load[r]);
+    if (left > 0)
+        return false;
+    double load = 0;
+    for (int32_t i = 0; i < s->n && resource >= 0; i++)
+        load += (double)counts[i] * s->at[i]->shared[resource];
+    return load <= ms * (1 + 1e-12);
+}
+
+/* The least time with no other resource in the way, and its counts. */
+static double bisect(const struct set *s, int32_t resource, double low, double high, int64_t *counts)
+{
+    for (int round = 0; round < ROUNDS && high - low > 1e-13 * high; round++) {
+        double middle = (low + high) / 2;
+        *(fill(s, middle, resource, counts) ? &high : &low) = middle;
+    }
+    return fill(s, high, resource, counts) ? high : INFINITY;
+}
+
+static double try_all(
+    const struct set *s, int64_t *now, int32_t at, int64_t left, double best, int64_t *counts, int64_t *effort)
+{
+    const struct solve_part *p = s->at[at];
+    if (++*effort > WAYS)
+        return best;
+    if (at == s->n - 1) {
+        now[at] = left;
+        double cost = left > 0 ? cost_of(s, now) : INFINITY;
+        if (cost >= best)
+            return best;
+        memcpy(counts, now, (size_t)s->n * sizeof *counts);
+        return cost;
+    }
+    for (now[at] = 1; now[at] <= left - (s->n - 1 - at); now[at]++) {
+        if (p->first_ms + (double)(now[at] - 1) * p->bottleneck_ms >= best)
+            break;
+        best = try_all(s, now, at + 1, left - now[at], best, counts, effort);
+    }
+    return best;
+}
+
+/* The best counts, each at least 1. INFINITY: not below limit_ms. *all false: maybe others are better. */
+static double share_out(const struct set *s, double limit_ms, int64_t *counts, bool *all)
+{
+    double low = 0, high = 0, sum = (double)s->microbatches, pace = 0, left = INFINITY;
+    int64_t now[SOLVE_REPLICAS];
+    if (s->microbatches < s->n)
+        return INFINITY;
+    for (int32_t i = 0; i < s->n; i++) {
+        const struct solve_part *p = s->at[i];
+        double b = YK_MAX(p->bottleneck_ms, 1e-12);
+        sum += p->first_ms / b - 1;
+        pace += 1 / b;
+        low = YK_MAX(low, p->first_ms);
+        high = YK_MAX(high, p->first_ms + (double)(s->microbatches - 1) * p->bottleneck_ms);
+    }
+    if (YK_MAX(low, sum / pace * (1 - 1e-9)) >= limit_ms)
+        return INFINITY;
+    for (int32_t r = 0; r < s->n_shared; r++) {
+        double least = INFINITY, most = 0;
+        for (int32_t i = 0; i < s->n; i++) {
+            least = YK_MIN(least, s->at[i]->shared[r]);
+            most = YK_MAX(most, s->at[i]->shared[r]);
+        }
+        if ((double)s->microbatches * least >= limit_ms)
+            return INFINITY;
+        high = YK_MAX(high, (double)s->microbatches * most);
+    }
+    low = YK_MAX(low, sum / pace) * (1 - 1e-9);
+    double best = INFINITY, bound = 0;
+    for (int32_t r = -1; r < s->n_shared; r++) { /* each alone bounds all together */
+        double alone = bisect(s, r, low, high, now), cost = cost_of(s, now);
+        bound = YK_MAX(bound, alone * (1 - 1e-9));
+        if (cost < best) {
+            best = cost;
+            memcpy(counts, now, (size_t)s->n * sizeof *counts);
+        }
+        if (bound >= limit_ms)
+            return INFINITY;
+        if (best <= bound * (1 + 2e-9)) {
+            left = 0;
+            break;
+        }
+    }
+    if (left > 0 && best > bound * (1 + 2e-9)) {
+        int64_t effort = 0;
+        best = try_all(s, now, 0, s->microbatches, best, counts, &effort);
+        *all = *all && effort <= WAYS;
+    }
+    return best < limit_ms ? best : INFINITY;
+}
+
+/* ---- sets ---- */
+
+struct search {
+    const struct solve_part *parts;
+    int32_t *order;   /* parts by their first agent, then by first_ms */
+    int32_t from[65]; /* where those of an agent begin */
+    int32_t last;     /* agent behind the last */
+    struct set set;
+    int32_t at[SOLVE_REPLICAS];
+    int32_t *chosen, n_chosen;
+    int64_t *counts;
+    double best;
+    int64_t effort;
+    bool all;
+};
+
+static void look(struct search *s)
+{
+    int64_t counts[SOLVE_REPLICAS];
+    double cost = share_out(&s->set, s->best, counts, &s->all);
+    if (cost >= s->best)
+        return;
+    s->best = cost;
+    s->n_chosen = s->set.n;
+    memcpy(s->chosen, s->at, (size_t)s->set.n * sizeof *s->at);
+    memcpy(s->counts, counts, (size_t)s->set.n * sizeof *counts);
+}
+
+static void choose(struct search *s, int32_t agent, uint64_t used)
+{
+    struct set *set = &s->set;
+    if (++s->effort > SETS) {
+        s->all = false;
+        return;
+    }
+    if (agent == s->last) {
+        if (set->n > 1)
+            look(s);
+        return;
+    }
+    for (int32_t i = s->from[agent]; i < s->from[agent + 1] && set->n < SOLVE_REPLICAS; i++) {
+        const struct solve_part *p = &s->parts[s->order[i]];
+        if (p->first_ms >= s->best || set->n >= set->microbatches)
+            break;
+        if (p->agents & used)
+            continue;
+        s->at[set->n] = s->order[i];
+        set->at[set->n++] = p;
+        choose(s, agent + 1, used | p->agents);
+        set->n--;
+    }
+    choose(s, agent + 1, used);
+}
+
+static int32_t first_agent(const struct solve_part *p)
+{
+    int32_t a = 0;
+    while (a < 63 && !(p->agents >> a & 1))
+        a++;
+    return a;
+}
+
+struct keyed {
+    int32_t agent, part;
+    double first_ms;
+};
+
+static int by_key(const void *a, const void *b)
+{
+    const struct keyed *x = a, *y = b;
+    if (x->agent != y->agent)
+        return x->agent - y->agent;
+    if (x->first_ms < y->first_ms || x->first_ms > y->first_ms)
+        return x->first_ms < y->first_ms ? -1 : 1;
+    return x->part - y->part;
+}
+
+int32_t solve_replicas_sets(const struct solve_part *parts, int32_t n, int32_t n_shared, int64_t microbatches,
+    int32_t *chosen, int64_t *counts, double *cost_ms, bool *all)
+{
+    struct search s = {.parts = parts,
+        .set = {.n_shared = n_shared, .microbatches = microbatches},
+        .chosen = chosen,
+        .counts = counts,
+        .best = *cost_ms,
+        .all = true};
+    struct keyed *keys = yk_xalloc(((size_t)n + 1) * sizeof *keys);
+    s.order = yk_xalloc(((size_t)n + 1) * sizeof *s.order);
+    for (int32_t i = 0; i < n; i++)
+        keys[i] = (struct keyed){first_agent(&parts[i]), i, parts[i].first_ms};
+    qsort(keys, (size_t)n, sizeof *keys, by_key);
+    for (int32_t i = 0, a = 0; a <= 64; a++) {
+        s.from[a] = i;
+        for (; i < n && keys[i].agent == a; i++) {
+            s.order[i] = keys[i].part;
+            s.last = a + 1;
+        }
+    }
+    choose(&s, 0, 0);
+    free(keys);
+    free(s.order);
+    *all = s.all;
+    *cost_ms = s.best;
+    return s.n_chosen;
+}
+
+bool solve_replicas_shared(const struct cost_model *m, int32_t source, int32_t *resource, int32_t *n)
+{
+    const struct view *v = m->view;
+    int32_t upload = m->req->source < 0 ? cost_link(m, -1, source) : -1;
+    *n = 0;
+    resource[(*n)++] = source;
+    if (upload >= 0 && m->link_resource[upload] < v->n_agents + v->n_links)
+        resource[(*n)++] = m->link_resource[upload];
+    for (int32_t r = v->n_agents + v->n_links; r < m->n_resources; r++) {
+        bool there = false;
+        for (int32_t i = 0; i < v->n_links; i++)
+            there = there || m->link_resource[i] == r;
+        if (there && *n == SOLVE_SHARED)
+            return false;
+        if (there)
+            resource[(*n)++] = r;
+    }
     return true;
+}
+
+/* ---- of the pipelines that were found ---- */
+
+static struct solve_part part_of(const struct cost_line *l, const int32_t *resource, int32_t n_shared)
+{
+    struct solve_part p = {.first_ms = l->first_ms, .bottleneck_ms = l->bottleneck_ms};
+    for (int32_t s = 0; s < l->n_stages; s++)
+        if (l->stages[s].agent < 64)
+            p.agents |= (uint64_t)1 << l->stages[s].agent;
+    for (int32_t r = 0; r < n_shared; r++)
+        p.shared[r] = cost_line_load(l, resource[r]);
+    return p;
 }
 
 static bool apart(const struct cost_line *a, const struct cost_line *b)
@@ -68,33 +302,41 @@ static bool apart(const struct cost_line *a, const struct cost_line *b)
     return true;
 }
 
-static void add_best(
-    const struct cost_model *m, const struct cost_line *const *lines, int32_t n, struct choice *c, double *load)
+struct choice {
+    struct set set;
+    int32_t at[SOLVE_REPLICAS];
+    int64_t counts[SOLVE_REPLICAS];
+    double cost_ms;
+};
+
+static void add_best(const struct cost_line *const *lines, const struct solve_part *parts, int32_t n, struct choice *c)
 {
-    while (c->n < SOLVE_REPLICAS) {
+    while (c->set.n < SOLVE_REPLICAS) {
         struct choice best = *c;
+        bool all = true;
         for (int32_t i = 0; i < n; i++) {
             struct choice more = *c;
             bool free_agents = true;
-            for (int32_t k = 0; k < c->n && free_agents; k++)
+            for (int32_t k = 0; k < c->set.n && free_agents; k++)
                 free_agents = apart(lines[c->at[k]], lines[i]);
             if (!free_agents)
                 continue;
-            more.at[more.n++] = i;
-            if (share_out(m, lines, &more, load) && more.cost_ms < best.cost_ms * (1 - 1e-6))
+            more.at[more.set.n] = i;
+            more.set.at[more.set.n++] = &parts[i];
+            more.cost_ms = share_out(&more.set, best.cost_ms * (1 - 1e-6), more.counts, &all);
+            if (more.cost_ms < best.cost_ms)
                 best = more;
         }
-        if (best.n == c->n)
+        if (best.set.n == c->set.n)
             return;
         *c = best;
     }
 }
 
-int32_t solve_replicas_choose(const struct cost_model *m, const struct cost_line *const *lines, int32_t n,
-    int32_t *chosen, int64_t *counts, double *cost_ms)
+/* Begins with each of the best few and adds whatever helps most. */
+static void choose_some(const struct cost_model *m, const struct cost_line *const *lines,
+    const struct solve_part *parts, int32_t n, int32_t n_shared, struct choice *best)
 {
-    struct choice best = {.cost_ms = INFINITY};
-    double *load = yk_xalloc(((size_t)m->n_resources + 1) * sizeof *load);
     bool *seed = yk_xalloc((size_t)n + 1);
     for (int32_t round = 0; round <= SEEDS && round <= n && m->count > 1; round++) {
         int32_t first = -1;
@@ -104,18 +346,42 @@ int32_t solve_replicas_choose(const struct cost_model *m, const struct cost_line
                 first = i;
         if (first < 0)
             continue;
-        struct choice c = {.n = 1, .at = {first}, .counts = {m->count}, .cost_ms = lines[first]->cost_ms};
+        struct choice c = {.set = {.n = 1, .at = {&parts[first]}, .n_shared = n_shared, .microbatches = m->count},
+            .at = {first},
+            .counts = {m->count},
+            .cost_ms = lines[first]->cost_ms};
         seed[first] = true;
-        add_best(m, lines, n, &c, load);
-        if (c.cost_ms < best.cost_ms)
-            best = c;
+        add_best(lines, parts, n, &c);
+        if (c.cost_ms < best->cost_ms)
+            *best = c;
     }
     free(seed);
-    free(load);
+}
+
+int32_t solve_replicas_choose(const struct cost_model *m, const struct cost_line *const *lines, int32_t n,
+    int32_t *chosen, int64_t *counts, double *cost_ms)
+{
+    struct choice best = {.cost_ms = INFINITY};
+    int32_t resource[SOLVE_SHARED], n_shared;
+    bool known = n > 0 && solve_replicas_shared(m, lines[0]->source, resource, &n_shared);
+    if (!known || m->count < 2)
+        return 0;
+    struct solve_part *parts = yk_xalloc(((size_t)n + 1) * sizeof *parts);
+    for (int32_t i = 0; i < n; i++)
+        parts[i] = part_of(lines[i], resource, n_shared);
+    if (m->view->n_agents <= SOLVE_REPLICAS_AGENTS) {
+        bool all;
+        for (int32_t i = 0; i < n; i++)
+            best.cost_ms = YK_MIN(best.cost_ms, lines[i]->cost_ms * (1 - 1e-6));
+        best.set.n = solve_replicas_sets(parts, n, n_shared, m->count, best.at, best.counts, &best.cost_ms, &all);
+    } else {
+        choose_some(m, lines, parts, n, n_shared, &best);
+    }
+    free(parts);
     memcpy(chosen, best.at, sizeof best.at);
     memcpy(counts, best.counts, sizeof best.counts);
     *cost_ms = best.cost_ms;
-    return best.n;
+    return best.set.n;
 }
 
 double solve_replicas_bound(const struct cost_model *m)
