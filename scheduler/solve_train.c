@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PLACES 64
+#define PLACES 1024  /* at most, of two agents */
+#define EFFORT 1.2e7 /* of one search, about: agents^2 * places^2 for each set of agents */
 
 void solve_train_fini(struct solve_split *s)
 {
@@ -19,9 +20,11 @@ struct work {
     const struct cost_model *m;
     const struct solve_training *t;
     int32_t agents[SOLVE_TRAIN_AGENTS], n_agents;
-    double *sum; /* [agent * (n_forward + 1) + f]: forward nodes below f with their backward nodes */
+    double *sum;  /* [agent * (n_forward + 1) + f]: forward nodes below f with their backward nodes */
+    int32_t *bad; /* the same: how many of these nodes it cannot run */
     int64_t *forward_bytes, *backward_bytes; /* by forward node f: what crosses between those below f and the others */
     int32_t place[PLACES + 2], n_places;     /* ascending; first 0, last n_forward */
+    double cap_ms;                           /* no resource may take longer; infinite: the least such time is wanted */
     int64_t input_bytes;
 };
 
@@ -91,29 +94,44 @@ static double *sums_of(const struct work *w, int32_t agent)
     return &w->sum[(size_t)agent * ((size_t)w->t->n_forward + 1)];
 }
 
+static const int32_t *bad_of(const struct work *w, int32_t agent)
+{
+    return &w->bad[(size_t)agent * ((size_t)w->t->n_forward + 1)];
+}
+
 static void count_work(struct work *w, int32_t agent)
 {
     const struct cost_model *m = w->m;
     int32_t n = m->graph->n_nodes;
+    int32_t *bad = &w->bad[(size_t)agent * ((size_t)w->t->n_forward + 1)];
     double *sum = sums_of(w, agent);
-    for (int32_t i = 0; i < n; i++)
-        sum[w->t->of[i] + 1] += m->node_ms[(size_t)agent * (size_t)n + (size_t)i];
-    for (int32_t f = 1; f <= w->t->n_forward; f++)
+    for (int32_t i = 0; i < n; i++) {
+        double ms = m->node_ms[(size_t)agent * (size_t)n + (size_t)i];
+        sum[w->t->of[i] + 1] += isnan(ms) ? 0 : ms;
+        bad[w->t->of[i] + 1] += isnan(ms);
+    }
+    for (int32_t f = 1; f <= w->t->n_forward; f++) {
         sum[f] += sum[f - 1];
+        bad[f] += bad[f - 1];
+    }
 }
 
-/* Of equal parts of the work the place with the least bytes. */
+/* All of them, or of as many equal parts of the work as there is time for the place with the least bytes. */
 static void choose_places(struct work *w)
 {
     int32_t n = w->t->n_forward;
+    double each = (double)(1 << w->n_agents) * w->n_agents * w->n_agents / 2;
+    int32_t most = (int32_t)YK_MIN(sqrt(EFFORT / each), (double)PLACES);
     const double *sum = sums_of(w, w->agents[0]);
     double all = sum[n];
     w->place[w->n_places++] = 0;
-    for (int32_t f = 1, part = -1; f < n; f++) {
-        int32_t in = all > 0 ? (int32_t)(sum[f] / all * PLACES) : (int32_t)((int64_t)f * PLACES / n);
+    for (int32_t f = 1; f < n && n <= most; f++)
+        w->place[w->n_places++] = f;
+    for (int32_t f = 1, part = -1; f < n && n > most; f++) {
+        int32_t in = all > 0 ? (int32_t)(sum[f] / all * most) : (int32_t)((int64_t)f * most / n);
         int64_t bytes = w->forward_bytes[f] + w->backward_bytes[f];
         int32_t last = w->place[w->n_places - 1];
-        if (in != part && w->n_places <= PLACES)
+        if (in != part && w->n_places <= most)
             w->place[w->n_places++] = f;
         else if (bytes < w->forward_bytes[last] + w->backward_bytes[last])
             w->place[w->n_places - 1] = f;
@@ -122,15 +140,18 @@ static void choose_places(struct work *w)
     w->place[w->n_places++] = n;
 }
 
-/* The largest load that a cut puts on a link or a medium between two agents; infinite if they have no link. */
-static double cut_ms(const struct work *w, int32_t from, int32_t to, int64_t forward, int64_t back)
+/* The largest load that a cut puts on a link or a medium between two agents; infinite if they have no link. In *sum_ms
+ * what both ways take one after another. */
+static double cut_ms(const struct work *w, int32_t from, int32_t to, int64_t forward, int64_t back, double *sum_ms)
 {
-    double latency;
+    double there_ms = 0, here_ms = 0;
     int32_t there = cost_link(w->m, from, to), here = cost_link(w->m, to, from);
+    *sum_ms = INFINITY;
     if ((forward > 0 && there < 0) || (back > 0 && here < 0))
         return INFINITY;
-    double a = forward > 0 ? cost_transfer_ms(w->m, there, forward, &latency) : 0;
-    double b = back > 0 ? cost_transfer_ms(w->m, here, back, &latency) : 0;
+    double a = forward > 0 ? cost_transfer_ms(w->m, there, forward, &there_ms) : 0;
+    double b = back > 0 ? cost_transfer_ms(w->m, here, back, &here_ms) : 0;
+    *sum_ms = a + b + there_ms + here_ms;
     bool one = there >= 0 && here >= 0 && w->m->link_resource[there] == w->m->link_resource[here];
     return one ? a + b : YK_MAX(a, b);
 }
@@ -142,16 +163,22 @@ struct state {
     int32_t before_agent, before_place; /* positions; -1: the chain begins here */
 };
 
+/* Of an agent that cannot run everything: as if the rest took as long. */
+static double all_ms(const struct work *w, int32_t agent)
+{
+    int32_t n = w->t->n_forward, nodes = w->m->graph->n_nodes, bad = bad_of(w, agent)[n];
+    return bad < nodes ? sums_of(w, agent)[n] * nodes / (nodes - bad) : INFINITY;
+}
+
 static void choose_agents(struct work *w, int32_t source)
 {
     const struct view *v = w->m->view;
-    int32_t n = w->t->n_forward;
     bool *taken = yk_xalloc((size_t)v->n_agents + 1);
     while (w->n_agents < SOLVE_TRAIN_AGENTS) {
         int32_t best = -1;
         for (int32_t a = 0; a < v->n_agents; a++) {
-            bool good = !taken[a] && v->agents[a].usable && v->agents[a].memory_bytes > 0 && !isnan(sums_of(w, a)[n]);
-            if (good && (best < 0 || a == source || (best != source && sums_of(w, a)[n] < sums_of(w, best)[n])))
+            bool good = !taken[a] && v->agents[a].usable && v->agents[a].memory_bytes > 0 && !isinf(all_ms(w, a));
+            if (good && (best < 0 || a == source || (best != source && all_ms(w, a) < all_ms(w, best))))
                 best = a;
         }
         if (best < 0)
@@ -167,8 +194,10 @@ static struct state *at(struct state *s, const struct work *w, int32_t mask, int
     return &s[((size_t)mask * (size_t)w->n_agents + (size_t)agent) * (size_t)w->n_places + (size_t)place];
 }
 
-static bool better(const struct state *a, double worst, double sum)
+static bool better(const struct work *w, const struct state *a, double worst, double sum)
 {
+    if (!isinf(w->cap_ms))
+        return worst <= w->cap_ms && sum < a->sum;
     return worst < a->worst * (1 - 1e-12) || (worst <= a->worst * (1 + 1e-12) && sum < a->sum);
 }
 
@@ -179,12 +208,13 @@ static void search(struct work *w, int32_t source, struct state *s)
     for (int64_t i = 0; i < (int64_t)masks * w->n_agents * w->n_places; i++)
         s[i] = (struct state){INFINITY, INFINITY, -1, -1};
     for (int32_t a = 0; a < w->n_agents; a++) {
-        double in = w->agents[a] == source ? 0 : cut_ms(w, source, w->agents[a], w->input_bytes, 0);
+        double way = 0, in = w->agents[a] == source ? 0 : cut_ms(w, source, w->agents[a], w->input_bytes, 0, &way);
         if (w->m->req->pin_first && w->agents[a] != source)
             continue;
-        for (int32_t p = 1; p < w->n_places; p++) {
+        for (int32_t p = 1; p < w->n_places && bad_of(w, w->agents[a])[w->place[p]] == 0; p++) {
             double ms = sums_of(w, w->agents[a])[w->place[p]];
-            *at(s, w, 1 << a, a, p) = (struct state){YK_MAX(in, ms), in + ms, -1, -1};
+            if (YK_MAX(in, ms) <= w->cap_ms)
+                *at(s, w, 1 << a, a, p) = (struct state){YK_MAX(in, ms), way + ms, -1, -1};
         }
     }
     for (int32_t mask = 1; mask < masks; mask++)
@@ -197,13 +227,15 @@ static void search(struct work *w, int32_t source, struct state *s)
                 for (int32_t b = 0; b < w->n_agents; b++) {
                     if (mask >> b & 1)
                         continue;
-                    double cut = cut_ms(w, w->agents[a], w->agents[b], w->forward_bytes[f], w->backward_bytes[f]);
+                    double way,
+                        cut = cut_ms(w, w->agents[a], w->agents[b], w->forward_bytes[f], w->backward_bytes[f], &way);
                     const double *sum = sums_of(w, w->agents[b]);
-                    for (int32_t q = p + 1; q < w->n_places && !isinf(cut); q++) {
+                    const int32_t *bad = bad_of(w, w->agents[b]);
+                    for (int32_t q = p + 1; q < w->n_places && !isinf(cut) && bad[w->place[q]] == bad[f]; q++) {
                         double ms = sum[w->place[q]] - sum[f];
-                        double worst = YK_MAX(from->worst, YK_MAX(cut, ms)), all = from->sum + cut + ms;
+                        double worst = YK_MAX(from->worst, YK_MAX(cut, ms)), all = from->sum + way + ms;
                         struct state *to = at(s, w, mask | 1 << b, b, q);
-                        if (better(to, worst, all))
+                        if (better(w, to, worst, all))
                             *to = (struct state){worst, all, a, p};
                     }
                 }
@@ -215,7 +247,9 @@ static void take(const struct work *w, struct state *s, int32_t mask, int32_t ag
     const struct graph *g = w->m->graph;
     int32_t chain[SOLVE_TRAIN_AGENTS], end[SOLVE_TRAIN_AGENTS], k = 0;
     int32_t a = agent, p = w->n_places - 1;
-    out->bottleneck_ms = at(s, w, mask, a, p)->worst;
+    const struct state *end_state = at(s, w, mask, a, p);
+    out->bottleneck_ms = end_state->worst;
+    out->cost_ms = end_state->sum + (double)(w->m->count - 1) * end_state->worst;
     while (a >= 0) { /* from the last to the first */
         const struct state *st = at(s, w, mask, a, p);
         chain[k] = w->agents[a];
@@ -242,6 +276,7 @@ static void take(const struct work *w, struct state *s, int32_t mask, int32_t ag
 static void close_work(struct work *w)
 {
     free(w->sum);
+    free(w->bad);
     free(w->forward_bytes);
     free(w->backward_bytes);
 }
@@ -251,9 +286,10 @@ static yk_err open_work(struct work *w, const struct cost_model *m, struct yk_di
     *w = (struct work){.m = m, .t = m->req->training};
     size_t n = (size_t)w->t->n_forward + 1;
     w->sum = yk_try_alloc(n * (size_t)m->view->n_agents, sizeof *w->sum);
+    w->bad = yk_try_alloc(n * (size_t)m->view->n_agents, sizeof *w->bad);
     w->forward_bytes = yk_try_alloc(n, sizeof *w->forward_bytes);
     w->backward_bytes = yk_try_alloc(n, sizeof *w->backward_bytes);
-    if (!w->sum || !w->forward_bytes || !w->backward_bytes) {
+    if (!w->sum || !w->bad || !w->forward_bytes || !w->backward_bytes) {
         close_work(w);
         return yk_fail(why, YK_NOMEM, "no memory to split a training of %zu nodes", n - 1);
     }
@@ -263,12 +299,41 @@ static yk_err open_work(struct work *w, const struct cost_model *m, struct yk_di
     return YK_OK;
 }
 
-static int by_bottleneck(const void *a, const void *b)
+static int by_cost(const void *a, const void *b)
 {
     const struct solve_split *x = a, *y = b;
-    if (x->bottleneck_ms != y->bottleneck_ms)
-        return x->bottleneck_ms < y->bottleneck_ms ? -1 : 1;
+    if (x->cost_ms != y->cost_ms)
+        return x->cost_ms < y->cost_ms ? -1 : 1;
     return x->n_stages - y->n_stages;
+}
+
+/* How far above the least possible time of a resource the searches go: what costs more there may have less to wait for
+ * where microbatches are few. */
+static const double caps[] = {1 + 1e-9, 1.02, 1.05, 1.1, 1.2, 1.4, 2, 4};
+
+static bool is_new(const struct solve_split *all, int32_t n, const struct solve_split *s, int32_t n_nodes)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (all[i].n_stages == s->n_stages &&
+            memcmp(all[i].agent, s->agent, (size_t)s->n_stages * sizeof *s->agent) == 0 &&
+            memcmp(all[i].stage_of, s->stage_of, (size_t)n_nodes * sizeof *s->stage_of) == 0)
+            return false;
+    return true;
+}
+
+/* What a search has found, of each set of agents and each last one of it. */
+static void collect(const struct work *w, struct state *s, struct solve_split *all, int32_t *found)
+{
+    for (int32_t mask = 1; mask < 1 << w->n_agents; mask++)
+        for (int32_t a = 0; a < w->n_agents; a++) {
+            if (!(mask & (mask - 1)) || isinf(at(s, w, mask, a, w->n_places - 1)->worst))
+                continue;
+            take(w, s, mask, a, &all[*found]);
+            if (is_new(all, *found, &all[*found], w->m->graph->n_nodes))
+                (*found)++;
+            else
+                solve_train_fini(&all[*found]);
+        }
 }
 
 yk_err solve_train_splits(
@@ -285,18 +350,24 @@ yk_err solve_train_splits(
         return YK_OK;
     }
     choose_places(&w);
-    int32_t masks = 1 << w.n_agents, most = masks * w.n_agents, found = 0;
+    int32_t most = (1 << w.n_agents) * w.n_agents, found = 0;
     struct state *s = yk_try_alloc((size_t)most * (size_t)w.n_places, sizeof *s);
-    struct solve_split *all = yk_try_alloc((size_t)most, sizeof *all);
+    struct solve_split *all = yk_try_alloc((size_t)most * (YK_COUNT(caps) + 1), sizeof *all);
     if (!s || !all) {
         err = yk_fail(why, YK_NOMEM, "no memory to split a training over %d agents", w.n_agents);
     } else {
+        double least = INFINITY;
+        w.cap_ms = INFINITY;
         search(&w, source, s);
-        for (int32_t mask = 1; mask < masks; mask++)
-            for (int32_t a = 0; a < w.n_agents; a++)
-                if ((mask & (mask - 1)) && !isinf(at(s, &w, mask, a, w.n_places - 1)->worst))
-                    take(&w, s, mask, a, &all[found++]);
-        qsort(all, (size_t)found, sizeof *all, by_bottleneck);
+        collect(&w, s, all, &found);
+        for (int32_t i = 0; i < found; i++)
+            least = YK_MIN(least, all[i].bottleneck_ms);
+        for (size_t c = 0; c < YK_COUNT(caps) && found > 0 && m->count > 1 && !cost_out_of_time(m); c++) {
+            w.cap_ms = least * caps[c];
+            search(&w, source, s);
+            collect(&w, s, all, &found);
+        }
+        qsort(all, (size_t)found, sizeof *all, by_cost);
         for (int32_t i = 0; i < found; i++) {
             if (i < max)
                 out[(*n)++] = all[i];

@@ -7,15 +7,16 @@
 #define SOLVE_TRAIN_AGENTS 6 /* of the fleet, those that promise most */
 
 struct solve_split {
-    int32_t n_stages;  /* forward stages, then backward ones; the last forward stage is backward too */
-    int32_t *agent;    /* by stage */
-    int32_t *stage_of; /* by node */
-    double bottleneck_ms;
+    int32_t n_stages;              /* forward stages, then backward ones; the last forward stage is backward too */
+    int32_t *agent;                /* by stage */
+    int32_t *stage_of;             /* by node */
+    double bottleneck_ms, cost_ms; /* the largest time of a resource; about what the closed form says */
 };
 
-/* The best splits over two agents and more, by the largest time that one microbatch takes of a resource (dynamic
- * programming over sets of agents and at most 64 places to cut, those with the least bytes of equal parts of the work).
- * out: `max` of them; free each with solve_train_fini. Errors: YK_NOMEM. */
+/* The best splits over two agents and more, by what the closed form says of them, about (dynamic programming over sets
+ * of agents and places to cut: the least time of the busiest resource, then the least sum with that time at most so and
+ * so much above it). Agents may be unable to run some nodes. Of large networks over many agents not all places are
+ * looked at. out: `max` of them; free each with solve_train_fini. Errors: YK_NOMEM. */
 yk_err solve_train_splits(
     const struct cost_model *m, int32_t source, struct solve_split *out, int32_t max, int32_t *n, struct yk_diag *why);
 void solve_train_fini(struct solve_split *s);
