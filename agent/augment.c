@@ -35,8 +35,8 @@ static yk_err use_part(char *part, struct augment *a, struct yk_diag *why)
     if (strcmp(part, "pad-crop") == 0) {
         long n = value && *value >= '0' && *value <= '9' ? strtol(value, &end, 10) : 0;
         if (n < 1 || n > AUGMENT_PAD_LIMIT || errno || *end)
-            return yk_fail(why, YK_INVAL, "augment: pad-crop:%s: a number of pixels from 1 to %d, as pad-crop:4",
-                value ? value : "", AUGMENT_PAD_LIMIT);
+            return yk_fail(why, YK_INVAL, "augment: pad-crop%s%s: a number of pixels from 1 to %d, as pad-crop:4",
+                value ? ":" : "", value ? value : "", AUGMENT_PAD_LIMIT);
         if (a->pad)
             return yk_fail(why, YK_INVAL, "augment: pad-crop is given twice");
         a->pad = n;

@@ -277,7 +277,7 @@ static yk_err read_all(
     sum_add(&sum, p, len - 8);
     if (sum_end(&sum) != get_u64(p + len - 8))
         return yk_fail(why, YK_FORMAT, "does not have the checksum that it was written with");
-    if (memcmp(p + 32, config, CHECKPOINT_CONFIG_BYTES) != 0)
+    if (config && memcmp(p + 32, config, CHECKPOINT_CONFIG_BYTES) != 0)
         return yk_fail(
             why, YK_STATE, "is of another training: the model, the data or a flag that decides on numbers differs");
     if (head > HEAD_LIMIT || head > len - HEAD_AT - 8 || n > CHECKPOINT_TENSORS_MAX)

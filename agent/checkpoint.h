@@ -34,8 +34,8 @@ yk_err checkpoint_save(
     struct storage *s, const char *prefix, const struct checkpoint *c, int keep, struct yk_diag *why);
 
 /* That of a step, or (step below 0) the newest that is whole; skipped says how many newer ones were not. Strings and
- * data point into what out holds. Errors: YK_NOTFOUND: there is none. YK_FORMAT: cut, changed, or no checkpoint; names
- * it. YK_VERSION. YK_STATE: it is of another training. Owner: checkpoint_close. */
+ * data point into what out holds. config NULL: of any training. Errors: YK_NOTFOUND: there is none. YK_FORMAT: cut,
+ * changed, or no checkpoint; names it. YK_VERSION. YK_STATE: it is of another training. Owner: checkpoint_close. */
 struct checkpoint_file {
     struct checkpoint c;
     int32_t skipped;

@@ -234,9 +234,13 @@ static yk_err use_npy_y(struct data_set *d, struct yk_diag *why)
     if (err)
         return err;
     enum dtype t = npy.shape.dtype;
-    if (npy.shape.rank < 1 || npy.shape.dims[0] != d->count)
-        return yk_fail(why, YK_INVAL, "%s: labels must have shape (%" PRId64 ",), values (%" PRId64 ", ...)", name,
-            d->count, d->count);
+    if (npy.shape.rank < 1 || npy.shape.dims[0] != d->count) {
+        char text[128];
+        shape_text(&npy.shape, text, sizeof text);
+        return yk_fail(why, YK_INVAL,
+            "%s is %s: labels must have shape (%" PRId64 ",), values (%" PRId64 ", ...), as many as there are samples",
+            name, text, d->count, d->count);
+    }
     bool ids = t == DT_I64 || t == DT_I32 || t == DT_U8;
     if (!ids && t != DT_F32 && t != DT_F64)
         return yk_fail(why, YK_UNSUPPORTED, "%s: labels are int64, int32 or uint8, values float32 or float64, not %s",

@@ -66,8 +66,9 @@ yk_err data_augmentable(const struct data_set *d, const struct augment *a, struc
 /* One sample as data_read gives it, changed as a says (NULL: not). k->sample says which. */
 yk_err data_read_augmented(
     struct data_set *d, const struct augment *a, const struct augment_key *k, void *x, void *y, struct yk_diag *why);
-/* Every class id is 0..classes-1, or *ignore if that is not NULL. Reads all of them (of CIFAR-10 with the images).
- * Errors: YK_FORMAT with the file, the offset and the sample; class folders that are not `classes` in number. */
+/* Every class id is 0..classes-1, or *ignore if that is not NULL. Reads all of them.
+ * Errors: YK_FORMAT with the file, the offset and the sample; class folders that are not `classes` in number;
+ * no label that counts. */
 yk_err data_check_labels(struct data_set *d, int64_t classes, const int64_t *ignore, struct yk_diag *why);
 /* Whether the sets have the same samples, truths and class folders, so that one validates what the other trains. */
 yk_err data_match(const struct data_set *d, const struct data_set *other, struct yk_diag *why);

@@ -69,6 +69,12 @@ int64_t data_cifar_count(const struct data_cifar *d)
     return n;
 }
 
+static yk_err bad_label(const struct data_cifar *d, int file, uint8_t label, size_t at, struct yk_diag *why)
+{
+    return yk_fail(
+        why, YK_FORMAT, "%s: label %d at offset %zu; CIFAR-10 has 0 to %d", d->file[file].path, label, at, CLASSES - 1);
+}
+
 yk_err data_cifar_read(
     const struct data_cifar *d, int64_t first, int64_t count, float *x, int64_t *y, struct yk_diag *why)
 {
@@ -82,13 +88,31 @@ yk_err data_cifar_read(
         if (err)
             return err;
         if (y && record[0] >= CLASSES)
-            return yk_fail(why, YK_FORMAT, "%s: label %d at offset %zu; CIFAR-10 has 0 to %d", d->file[file].path,
-                record[0], at, CLASSES - 1);
+            return bad_label(d, file, record[0], at, why);
         for (int k = 0; k < PIXELS; k++)
             *x++ = (float)record[1 + k] / 255.0f;
         if (y)
             y[i] = record[0];
     }
+    return YK_OK;
+}
+
+yk_err data_cifar_check(const struct data_cifar *d, int64_t classes, const int64_t *ignore, struct yk_diag *why)
+{
+    for (int file = 0; file < d->n; file++)
+        for (int64_t i = 0; i < d->count[file]; i++) {
+            uint8_t label;
+            size_t at = (size_t)i * RECORD;
+            yk_err err = data_files_read(&d->file[file], at, 1, &label, why);
+            if (err)
+                return err;
+            if (label >= CLASSES)
+                return bad_label(d, file, label, at, why);
+            if (label >= classes && !(ignore && label == *ignore))
+                return yk_fail(why, YK_FORMAT,
+                    "%s: label %d at offset %zu; the model has %" PRId64 " classes: 0 to %" PRId64, d->file[file].path,
+                    label, at, classes, classes - 1);
+        }
     return YK_OK;
 }
 

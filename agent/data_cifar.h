@@ -14,6 +14,8 @@ int64_t data_cifar_count(const struct data_cifar *d);
 /* Pixels become x/255, NCHW; labels into y if not NULL. The caller has checked the range. */
 yk_err data_cifar_read(
     const struct data_cifar *d, int64_t first, int64_t count, float *x, int64_t *y, struct yk_diag *why);
+/* Every label is one of CIFAR-10's and below classes, or *ignore if that is not NULL. */
+yk_err data_cifar_check(const struct data_cifar *d, int64_t classes, const int64_t *ignore, struct yk_diag *why);
 void data_cifar_close(struct data_cifar *d); /* NULL allowed */
 
 #endif

@@ -84,34 +84,23 @@ static yk_err check_file(struct data_set *d, int64_t classes, const int64_t *ign
     int64_t total = d->count * d->truth_elements;
     size_t width = dtype_bytes(d->y_dtype);
     yk_err err = YK_OK;
+    bool counts = total == 0;
     uint8_t *block = yk_xalloc(LABEL_BLOCK * width);
     for (int64_t i = 0; !err && i < total;) {
         int64_t n = YK_MIN(total - i, LABEL_BLOCK);
         err = data_files_read(&d->y_file, d->y_at + (size_t)i * width, (size_t)n * width, block, why);
         for (int64_t k = 0; !err && k < n; k++, i++) {
             int64_t label = dtype_read_int(d->y_dtype, block, k);
-            if ((label < 0 || label >= classes) && !(ignore && label == *ignore))
+            bool ignored = ignore && label == *ignore;
+            counts = counts || !ignored;
+            if ((label < 0 || label >= classes) && !ignored)
                 err = out_of_range(d, label, i, classes, why);
         }
     }
     free(block);
-    return err;
-}
-
-static yk_err check_cifar(struct data_set *d, int64_t classes, const int64_t *ignore, struct yk_diag *why)
-{
-    yk_err err = YK_OK;
-    float *x = yk_xalloc((size_t)d->sample_elements * sizeof *x);
-    for (int64_t i = 0; !err && i < d->count; i++) {
-        int64_t label = 0;
-        err = data_cifar_read(d->cifar, i, 1, x, &label, why);
-        if (!err && label >= classes && !(ignore && label == *ignore))
-            err = yk_fail(why, YK_FORMAT,
-                "label %" PRId64 " of sample %" PRId64 " (record of 3073 bytes); the model has %" PRId64
-                " classes: 0 to %" PRId64,
-                label, i, classes, classes - 1);
-    }
-    free(x);
+    if (!err && !counts)
+        return yk_fail(why, YK_INVAL, "%s: every label is %" PRId64 ", which does not count (--ignore-index)",
+            d->y_file.path, *ignore);
     return err;
 }
 
@@ -128,8 +117,8 @@ static yk_err check_labels(struct data_set *d, int64_t classes, const int64_t *i
             data_images_class(d->images, data_images_classes(d->images) - 1), classes);
     if (d->images)
         return YK_OK;
-    if (d->cifar) /* 0 to 9 is checked when they are read */
-        return classes >= 10 ? YK_OK : check_cifar(d, classes, ignore, why);
+    if (d->cifar)
+        return data_cifar_check(d->cifar, classes, ignore, why);
     return check_file(d, classes, ignore, why);
 }
 

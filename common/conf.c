@@ -589,6 +589,8 @@ void conf_help(const struct conf_table *t, FILE *f)
             fprintf(f, "  %-32s %s%s", left, strlen(left) > 32 ? "\n                                   " : "", k->help);
             if (k->otherwise && *k->otherwise && k->kind != CONF_BOOL)
                 fprintf(f, " [%s]", k->otherwise);
+            else if (k->kind == CONF_ENUM && !k->otherwise)
+                fprintf(f, " [%.*s]", (int)strcspn(k->choices, "|"), k->choices);
             fputc('\n', f);
         }
     fprintf(f,

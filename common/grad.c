@@ -388,7 +388,7 @@ static const char *warning_of(const struct build *b)
                "as "
                "it is, without batch normalisation; export it with training=TrainingMode.TRAINING and "
                "do_constant_folding=False to train with it";
-    return NULL;
+    return b->r.warning;
 }
 
 static yk_err open_graph(struct build *b)
@@ -486,7 +486,8 @@ static yk_err build_once(const struct graph *fwd, const struct grad_options *o, 
         err = find_scores(&b);
     if (!err) {
         grad_find_params(r, b.params);
-        err = grad_find_paths(r, b.scores, b.params);
+        if (!(err = grad_check_freeze(r, b.params)))
+            err = grad_find_paths(r, b.scores, b.params);
     }
     if (again)
         r->again = *again;

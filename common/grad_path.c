@@ -49,6 +49,22 @@ void grad_find_params(const struct grad *r, uint8_t *params)
     }
 }
 
+yk_err grad_check_freeze(const struct grad *r, const uint8_t *params)
+{
+    for (int k = 0; k < r->o->n_freeze; k++) {
+        const char *first = NULL;
+        bool hit = false;
+        for (int32_t v = 0; v < r->fwd->n_values && !hit; v++) {
+            first = !first && params[v] ? r->fwd->values[v].name : first;
+            hit = r->fwd->values[v].kind == VALUE_WEIGHT && fnmatch(r->o->freeze[k], r->fwd->values[v].name, 0) == 0;
+        }
+        if (!hit && first)
+            return yk_fail(r->why, YK_INVAL, "freeze: no parameter is called '%s'; there are '%s' and others",
+                r->o->freeze[k], first);
+    }
+    return YK_OK;
+}
+
 /* ---- ways ---- */
 
 struct ways {
@@ -207,6 +223,55 @@ static yk_err list_unsupported(struct ways *w)
         n_bad > 1 ? "them" : "it");
 }
 
+/* The node that ends the way of a weight to the loss, or -1: it leads elsewhere. */
+static int32_t find_cut(struct ways *w, int32_t weight)
+{
+    const struct graph *g = w->r->fwd;
+    memset(w->any, 0, (size_t)g->n_values);
+    w->any[weight] = 1;
+    for (int32_t i = 0; i < g->n_nodes; i++) {
+        const struct node *n = &g->nodes[i];
+        const struct grad_rule *rule = grad_rule_of(n->op);
+        bool goes_on = false, reaches = false;
+        w->found = false;
+        node_each_use(n, look_any, w);
+        if (!w->found)
+            continue;
+        for (int k = 0; rule && rule->run && k < n->n_in; k++)
+            goes_on = goes_on || (n->in[k] != YK_ABSENT && grad_rule_takes(rule, k) && w->any[n->in[k]]);
+        for (int k = 0; k < n->n_out; k++) {
+            reaches = reaches || (n->out[k] != YK_ABSENT && w->reaches[n->out[k]]);
+            if (n->out[k] != YK_ABSENT && goes_on)
+                w->any[n->out[k]] = 1;
+        }
+        if (!goes_on && reaches)
+            return i;
+    }
+    return -1;
+}
+
+/* Parameters that the loss does not learn from. */
+static void warn(struct ways *w, const uint8_t *params)
+{
+    const struct graph *g = w->r->fwd;
+    int32_t first = -1, more = -1;
+    char text[400], cut[160] = "";
+    for (int32_t v = 0; v < g->n_values; v++)
+        if (params[v] == 1 && !w->r->needs[v]) {
+            first = first < 0 ? v : first;
+            more++;
+        }
+    if (first < 0)
+        return;
+    int32_t i = find_cut(w, first);
+    if (i >= 0)
+        snprintf(cut, sizeof cut, ": node %d '%.60s' (%s) cuts it", (int)i, g->nodes[i].name, g->nodes[i].op->name);
+    snprintf(text, sizeof text,
+        "no differentiable path leads from parameter '%.100s'%s to the loss%s; it stays as it is",
+        g->values[first].name, more > 0 ? " (and others)" : "", cut);
+    w->r->warning = yk_arena_strdup(w->r->g->arena, text);
+}
+
 yk_err grad_find_paths(struct grad *r, int32_t scores, const uint8_t *params)
 {
     const struct graph *g = r->fwd;
@@ -234,6 +299,8 @@ yk_err grad_find_paths(struct grad *r, int32_t scores, const uint8_t *params)
         err = list_unsupported(&w);
     for (int32_t v = 0; v < g->n_values && !err; v++)
         r->needs[v] = w.depends[v] && w.reaches[v];
+    if (!err)
+        warn(&w, params);
 out:
     free(w.depends);
     free(w.any);

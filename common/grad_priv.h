@@ -37,7 +37,8 @@ struct grad {
     int32_t *consts;   /* weights that rules made */
     int32_t n_consts, cap_consts;
     int32_t names;
-    int32_t *next; /* by forward value: the next running statistic, or YK_ABSENT */
+    int32_t *next;       /* by forward value: the next running statistic, or YK_ABSENT */
+    const char *warning; /* in g's arena, or NULL */
     yk_err err;
     struct yk_diag *why;
 };
@@ -107,7 +108,9 @@ bool grad_rule_gives(const struct grad_rule *rule, int k);
 /* ---- the parts of grad_build ---- */
 /* grad_path.c. By value: 1 for a weight that may be trained, 2 for one that is frozen. */
 void grad_find_params(const struct grad *r, uint8_t *params);
-/* Fills needs: what lies on a way from a weight with params 1 to `scores`. */
+/* Every pattern names a weight. */
+yk_err grad_check_freeze(const struct grad *r, const uint8_t *params);
+/* Fills needs: what lies on a way from a weight with params 1 to `scores`. Warns of such weights without a way. */
 yk_err grad_find_paths(struct grad *r, int32_t scores, const uint8_t *params);
 /* grad_forward.c: fwd into g, with what the backward part wants of batch normalisation and Dropout. */
 yk_err grad_copy(struct grad *r);

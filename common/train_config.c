@@ -1,6 +1,7 @@
 #include "common/train_config.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,25 +9,24 @@
 
 #define SKIP(...)
 
-static yk_err read_word(const struct json *o, const char *key, const char *const *words, int *out, struct yk_diag *why)
+_Static_assert(GRAD_IGNORE_INDEX == -100, "the table's default");
+
+static yk_err read_word(const struct json *o, const char *key, const char *words, int *out, struct yk_diag *why)
 {
     const char *text = NULL;
-    struct yk_buf all = {0};
     yk_err err = json_get_str(o, key, false, &text, why);
     if (err || !text)
         return err;
-    for (*out = 0; words[*out]; (*out)++) {
-        if (strcmp(words[*out], text) == 0) {
-            yk_buf_free(&all);
+    int at = 0;
+    for (const char *w = words; *w; at++) {
+        size_t n = strcspn(w, "|");
+        if (strlen(text) == n && strncmp(w, text, n) == 0) {
+            *out = at;
             return YK_OK;
         }
-        yk_buf_printf(&all, "%s%s", *out ? ", " : "", words[*out]);
+        w += n + (w[n] == '|');
     }
-    *out = 0;
-    yk_buf_add(&all, "", 1);
-    err = yk_fail(why, YK_INVAL, "%s is one of %s, not '%.60s'", key, all.failed ? "" : (char *)all.data, text);
-    yk_buf_free(&all);
-    return err;
+    return yk_fail(why, YK_INVAL, "%s is one of %s, not '%.60s'", key, words, text);
 }
 
 static yk_err read_text(const struct json *o, const char *key, char **out, struct yk_diag *why)
@@ -59,12 +59,22 @@ static yk_err read_freeze(const struct json *o, struct train_config *c, struct y
 
 static yk_err check(const struct train_config *c, struct yk_diag *why)
 {
+    const struct {
+        const char *key;
+        double value;
+    } below[] = {
+        {"label_smoothing", c->label_smoothing}, {"momentum", c->momentum}, {"beta1", c->beta1}, {"beta2", c->beta2}};
+    for (size_t i = 0; i < YK_COUNT(below); i++)
+        if (below[i].value >= 1)
+            return yk_fail(why, YK_INVAL, "%s is below 1, not %g", below[i].key, below[i].value);
     if (c->nesterov && !(c->momentum > 0))
         return yk_fail(why, YK_INVAL, "nesterov needs a momentum above 0");
     if (c->label_smoothing > 0 && c->loss != GRAD_CROSS_ENTROPY)
         return yk_fail(why, YK_INVAL, "label_smoothing goes with the loss cross-entropy");
-    if (c->label_smoothing >= 1 || c->momentum >= 1 || c->beta1 >= 1 || c->beta2 >= 1)
-        return yk_fail(why, YK_INVAL, "label_smoothing, momentum, beta1 and beta2 are below 1");
+    if (c->schedule == TRAIN_STEP && !(c->schedule_epochs > 0 && c->schedule_gamma > 0))
+        return yk_fail(why, YK_INVAL, "the schedule step needs schedule_epochs and schedule_gamma above 0");
+    if (c->schedule == TRAIN_COSINE && c->schedule_floor > c->lr)
+        return yk_fail(why, YK_INVAL, "schedule_floor %g is above lr %g", c->schedule_floor, c->lr);
     return YK_OK;
 }
 
@@ -72,54 +82,67 @@ yk_err train_config_read(const struct json *o, struct train_config *c, struct yk
 {
     static const char *const known[] = {
 #define KEY(key, ...) #key,
-        TRAIN_CONFIG(KEY, KEY, KEY, KEY, KEY) "freeze", NULL};
+        TRAIN_CONFIG(KEY, KEY, KEY, KEY, KEY, KEY) "freeze", NULL};
 #undef KEY
     *c = (struct train_config){0};
-#define I(key, otherwise, lo, hi) c->key = otherwise;
-    TRAIN_CONFIG(I, SKIP, SKIP, SKIP, SKIP)
+#define I(key, otherwise, ...) c->key = otherwise;
+#define F(key, otherwise, ...) c->key = (double)otherwise;
+#define O(key, ...) c->key = NAN;
+    TRAIN_CONFIG(I, F, O, SKIP, SKIP, SKIP)
 #undef I
-#define F(key, otherwise, lo, hi) c->key = (double)otherwise;
-    TRAIN_CONFIG(SKIP, F, SKIP, SKIP, SKIP)
 #undef F
+#undef O
     yk_err err = YK_OK;
     if (o && json_kind(o) != JSON_OBJECT)
         return yk_fail(why, YK_INVAL, "train is a JSON object");
     if (o)
         err = json_only(o, known, why);
-#define I(key, otherwise, lo, hi) \
-    if (!err && o)                \
+#define I(key, otherwise, lo, hi, ...) \
+    if (!err && o)                     \
         err = json_get_i64(o, #key, false, lo, hi, &c->key, why);
-#define F(key, otherwise, lo, hi) \
-    if (!err && o)                \
+#define F(key, otherwise, lo, hi, ...) \
+    if (!err && o)                     \
         err = json_get_f64(o, #key, false, lo, hi, &c->key, why);
-#define B(key)     \
-    if (!err && o) \
-        err = json_get_bool(o, #key, false, &c->key, why);
-#define W(key, ...) \
+#define O(key, sgd, adamw, ...) F(key, sgd, __VA_ARGS__)
+#define B(key, ...) \
     if (!err && o)  \
-        err = read_word(o, #key, (const char *const[]){__VA_ARGS__}, &c->key, why);
-#define S(key)     \
-    if (!err && o) \
+        err = json_get_bool(o, #key, false, &c->key, why);
+#define W(key, words, ...) \
+    if (!err && o)         \
+        err = read_word(o, #key, words, &c->key, why);
+#define S(key, ...) \
+    if (!err && o)  \
         err = read_text(o, #key, &c->key, why);
-    TRAIN_CONFIG(I, F, B, W, S)
+    TRAIN_CONFIG(I, F, O, B, W, S)
 #undef I
 #undef F
+#undef O
 #undef B
 #undef W
 #undef S
     if (!err && o)
         err = read_freeze(o, c, why);
-    if (isnan(c->lr))
-        c->lr = c->optimizer == TRAIN_SGD ? 0.05 : 0.001;
-    if (isnan(c->weight_decay))
-        c->weight_decay = c->optimizer == TRAIN_SGD ? 0 : 0.01;
+#define O(key, sgd, adamw, ...) \
+    if (isnan(c->key))          \
+        c->key = c->optimizer == TRAIN_SGD ? sgd : adamw;
+    TRAIN_CONFIG(SKIP, SKIP, O, SKIP, SKIP, SKIP)
+#undef O
     return err ? err : check(c, why);
 }
 
-static void put_word(struct json_out *out, const char *key, const char *const *words, int at)
+void train_config_word(const char *words, int at, char *out, size_t size)
 {
+    for (; at > 0 && strchr(words, '|'); at--)
+        words = strchr(words, '|') + 1;
+    snprintf(out, size, "%.*s", (int)strcspn(words, "|"), words);
+}
+
+static void put_word(struct json_out *out, const char *key, const char *words, int at)
+{
+    char word[32];
+    train_config_word(words, at, word, sizeof word);
     json_put_key(out, key);
-    json_put_str(out, words[at]);
+    json_put_str(out, word);
 }
 
 void train_config_write(const struct train_config *c, struct json_out *out)
@@ -131,14 +154,14 @@ void train_config_write(const struct train_config *c, struct json_out *out)
 #define F(key, ...)          \
     json_put_key(out, #key); \
     json_put_f64(out, c->key);
-#define B(key)               \
+#define B(key, ...)          \
     json_put_key(out, #key); \
     json_put_bool(out, c->key);
-#define W(key, ...) put_word(out, #key, (const char *const[]){__VA_ARGS__}, c->key);
-#define S(key)               \
+#define W(key, words, ...) put_word(out, #key, words, c->key);
+#define S(key, ...)          \
     json_put_key(out, #key); \
     json_put_str(out, c->key);
-    TRAIN_CONFIG(I, F, B, W, S)
+    TRAIN_CONFIG(I, F, F, B, W, S)
 #undef I
 #undef F
 #undef B
@@ -154,8 +177,8 @@ void train_config_write(const struct train_config *c, struct json_out *out)
 
 void train_config_fini(struct train_config *c)
 {
-#define S(key) free(c->key);
-    TRAIN_CONFIG(SKIP, SKIP, SKIP, SKIP, S)
+#define S(key, ...) free(c->key);
+    TRAIN_CONFIG(SKIP, SKIP, SKIP, SKIP, SKIP, S)
 #undef S
     for (int i = 0; i < c->n_freeze; i++)
         free(c->freeze[i]);

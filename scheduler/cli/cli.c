@@ -95,3 +95,34 @@ out:
     free(target);
     return err;
 }
+
+yk_err cli_check_writable(const char *flag, const char *path, struct yk_diag *why)
+{
+    struct stat st;
+    if (!path)
+        return YK_OK;
+    if (stat(path, &st) == 0) {
+        if (S_ISDIR(st.st_mode))
+            return yk_fail(why, YK_INVAL, "--%s=%s is a folder: name a file in it", flag, path);
+        if (!S_ISREG(st.st_mode))
+            return access(path, W_OK) == 0 ? YK_OK
+                                           : yk_fail(why, yk_err_from_errno(errno), "--%s=%s cannot be written: %s",
+                                                 flag, path, strerror(errno));
+    }
+    /* A regular file is written beside its place and renamed: it is the folder that must take it. */
+    char *real = realpath(path, NULL), *folder = real ? real : yk_xstrdup(path), *slash = strrchr(folder, '/');
+    const char *in = !slash ? "." : slash == folder ? "/" : folder;
+    if (slash && slash != folder)
+        *slash = '\0';
+    yk_err err = YK_OK;
+    bool good = stat(in, &st) == 0;
+    if (good && !S_ISDIR(st.st_mode)) {
+        good = false;
+        errno = ENOTDIR;
+    }
+    if (!good || access(in, W_OK | X_OK) != 0)
+        err = yk_fail(
+            why, yk_err_from_errno(errno), "--%s=%s cannot be written: folder %s: %s", flag, path, in, strerror(errno));
+    free(folder);
+    return err;
+}

@@ -5,6 +5,7 @@
 
 #include "common/conf.h"
 #include "common/json.h"
+#include "scheduler/cli/train_flags.h"
 
 /* Every flag of every command; a command's table names those that it takes. */
 struct cli_opts {
@@ -21,13 +22,10 @@ struct cli_opts {
     char *input_size; /* CxHxW */
     int64_t classes, seed;
     /* of training */
-    char *lr, *momentum, *weight_decay, *schedule, *val, *loss, *label_smoothing, *loss_output, *checkpoint, *plot,
-        *augment;
-    struct conf_strs freeze; /* patterns of names */
-    int optimizer, bn;
-    double clip_norm;
-    int64_t epochs, warmup, accumulate, checkpoint_every, ignore_index;
-    bool nesterov, recompute, resume;
+    struct train_flags train;
+    char *val, *checkpoint, *plot;
+    int64_t accumulate;
+    bool resume;
 };
 
 struct cli {
@@ -60,6 +58,9 @@ int cli_fail(yk_err err, const struct yk_diag *why);
 yk_err cli_read_file(const char *path, size_t limit, uint8_t **data, size_t *len, struct yk_diag *why);
 /* Written beside and renamed, so that a failure leaves the old file; what is no regular file is written in place. */
 yk_err cli_write_file(const char *path, const void *data, size_t len, struct yk_diag *why);
+/* Whether that could be written now, told before the work is done that it is the result of. flag: whose path it is.
+ * path NULL: nothing to check. */
+yk_err cli_check_writable(const char *flag, const char *path, struct yk_diag *why);
 
 int cli_agents(struct cli *c);
 int cli_links(struct cli *c);

@@ -3,7 +3,6 @@
 
 #include "scheduler/cli/datasets.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -21,106 +20,6 @@ static double now_s(void)
 }
 
 /* ---- flags ---- */
-
-static yk_err number(const char *flag, const char *text, double otherwise, double lo, double *out, struct yk_diag *why)
-{
-    char *end;
-    *out = otherwise;
-    if (!text)
-        return YK_OK;
-    errno = 0;
-    double v = strtod(text, &end);
-    if (end == text || *end || errno || !isfinite(v) || v < lo)
-        return yk_fail(why, YK_INVAL, "--%s=%s: a number from %g", flag, text, lo);
-    *out = v;
-    return YK_OK;
-}
-
-static yk_err read_optim(struct local_train *t, struct yk_diag *why)
-{
-    const struct cli_opts *o = &t->cli->o;
-    bool sgd = o->optimizer == 0;
-    t->optim = optim_default(sgd ? OPTIM_SGD : OPTIM_ADAMW);
-    yk_err err = number("lr", o->lr, sgd ? 0.05 : 0.001, 0, &t->schedule.lr, why);
-    if (!err)
-        err = number("momentum", o->momentum, t->optim.momentum, 0, &t->optim.momentum, why);
-    if (!err)
-        err = number("weight-decay", o->weight_decay, t->optim.weight_decay, 0, &t->optim.weight_decay, why);
-    if (!err && !sgd && o->momentum)
-        err = yk_fail(why, YK_INVAL, "--momentum is for --optimizer=sgd");
-    if (!err && !sgd && o->nesterov)
-        err = yk_fail(why, YK_INVAL, "--nesterov is for --optimizer=sgd");
-    t->optim.nesterov = o->nesterov;
-    return err ? err : optim_check(&t->optim, why);
-}
-
-/* "constant", "cosine", "cosine:LOWEST", "step:EPOCHS", "step:EPOCHS:GAMMA"; needs epoch_steps. */
-static yk_err read_schedule(struct local_train *t, struct yk_diag *why)
-{
-    const char *text = t->cli->o.schedule;
-    struct optim_schedule *s = &t->schedule;
-    size_t n = strcspn(text, ":");
-    const char *more = text[n] ? text + n + 1 : NULL;
-    char *end = NULL;
-    bool good = true;
-    double epochs = 0;
-    s->warmup = t->cli->o.warmup;
-    s->total = t->total_steps;
-    s->gamma = 0.1;
-    s->every = 1;
-    if (n == 8 && strncmp(text, "constant", n) == 0) {
-        s->curve = OPTIM_CONSTANT;
-        good = !more;
-    } else if (n == 6 && strncmp(text, "cosine", n) == 0) {
-        s->curve = OPTIM_COSINE;
-        s->floor = more ? strtod(more, &end) : 0;
-        good = !more || (end != more && !*end && s->floor >= 0 && s->floor <= s->lr);
-    } else if (n == 4 && strncmp(text, "step", n) == 0) {
-        s->curve = OPTIM_STEP;
-        epochs = more ? strtod(more, &end) : 0;
-        if (more && *end == ':' && end != more) {
-            more = end + 1;
-            s->gamma = strtod(more, &end);
-        }
-        good = more && end != more && !*end && epochs > 0 && epochs < 1e6 && s->gamma > 0 && s->gamma <= 1;
-        s->every = good ? YK_MAX((int64_t)llround(epochs * (double)t->epoch_steps), 1) : 1;
-    } else {
-        good = false;
-    }
-    if (!good)
-        return yk_fail(why, YK_INVAL,
-            "--schedule=%s: constant, cosine[:LOWEST_LR], or step:EPOCHS[:FACTOR] as in step:30:0.1", text);
-    if (s->warmup >= t->total_steps && s->warmup > 0)
-        return yk_fail(
-            why, YK_INVAL, "--warmup=%" PRId64 " steps; the training has %" PRId64, s->warmup, t->total_steps);
-    return YK_OK;
-}
-
-static yk_err read_grad(struct local_train *t, struct yk_diag *why)
-{
-    const struct cli_opts *o = &t->cli->o;
-    struct grad_options *g = &t->options;
-    grad_options_init(g);
-    if (!grad_loss_find(o->loss, &g->loss)) {
-        char names[160] = "";
-        for (int i = 0; i < GRAD_LOSS_COUNT; i++)
-            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "",
-                grad_loss_name((enum grad_loss)i));
-        return yk_fail(why, YK_INVAL, "--loss=%s is none of %s", o->loss, names);
-    }
-    double smoothing;
-    yk_err err = number("label-smoothing", o->label_smoothing, 0, 0, &smoothing, why);
-    if (!err && smoothing >= 1)
-        err = yk_fail(why, YK_INVAL, "--label-smoothing=%s: from 0 to below 1", o->label_smoothing);
-    g->label_smoothing = (float)smoothing;
-    g->ignore_index = o->ignore_index;
-    g->output = o->loss_output;
-    g->freeze = (const char *const *)o->freeze.at;
-    g->n_freeze = o->freeze.n;
-    g->bn_frozen = o->bn == 1;
-    g->recompute = o->recompute;
-    return err;
-}
 
 static yk_err read_microbatch(struct local_train *t, struct yk_diag *why)
 {
@@ -262,16 +161,41 @@ static void count_correct(const struct tensor *logits, const int64_t *ids, struc
     }
 }
 
-static yk_err not_finite(
-    struct local_train *t, const struct tensor *in, uint64_t seed, double loss, struct yk_diag *why)
+/* The sample of a microbatch whose values a tensor holds the first NaN or infinity of; -1: all are finite. */
+static int64_t bad_row(const struct tensor *t)
 {
+    const float *x = t->data;
+    int64_t n = t->shape.dtype == DT_F32 && t->shape.rank > 0 ? tensor_count(t) : 0;
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(x[i]))
+            return i / (n / t->shape.dims[0]);
+    return -1;
+}
+
+/* Says which is the first tensor that is not finite. first: the batch's sample that the microbatch begins with. */
+static yk_err not_finite(
+    struct local_train *t, const struct tensor *in, int64_t first, uint64_t seed, double loss, struct yk_diag *why)
+{
+    const struct trainer_border *border = trainer_border(t->trainer, TRAINER_WHOLE);
+    const struct sampler *s = &t->batches.sampler;
+    struct sampler_batch b = sampler_batch(s, t->step);
     char text[512];
+    for (int32_t i = 0; i < border->n_in; i++) {
+        bool target = border->in[i] == t->graph->inputs[t->info.target_input];
+        int64_t row = border->in[i] == t->graph->inputs[t->info.divisor_input] ? -1 : bad_row(&in[i]);
+        if (row >= 0)
+            return yk_fail(why, YK_INVAL,
+                "step %" PRId64 ": the loss is %s: %s of sample %" PRId64
+                " of %s (counted from 0) holds a NaN or an infinity",
+                t->step + 1, isnan(loss) ? "NaN" : "infinite", target ? "the target" : "the input",
+                sampler_sample(s, b.epoch, b.first + first + row), t->cli->o.data);
+    }
     if (!trainer_blame(t->trainer, t->sizes, in, seed, text, sizeof text))
         snprintf(text, sizeof text, "nothing in it is");
     return yk_fail(why, YK_INVAL,
-        "step %" PRId64 ": the loss is %g; the first that is not finite: %s. A smaller --lr, --clip-norm or --warmup "
+        "step %" PRId64 ": the loss is %s; the first that is not finite: %s. A smaller --lr, --clip-norm or --warmup "
         "may help",
-        t->step + 1, loss, text);
+        t->step + 1, isnan(loss) ? "NaN" : "infinite", text);
 }
 
 static yk_err run_step(
@@ -314,7 +238,7 @@ static yk_err run_step(
                 count_correct(&out[i], truth, sums);
         }
         if (!isfinite(sum))
-            err = not_finite(t, in, seed, sum, why);
+            err = not_finite(t, in, first, seed, sum, why);
     }
     if (!err)
         err = trainer_flush(t->trainer, optim_lr(&t->schedule, t->step), t->step + 1, NULL, why);
@@ -380,7 +304,7 @@ static yk_err run_steps(struct local_train *t, struct yk_diag *why)
         bool epoch_ends = t->step % t->epoch_steps == 0;
         if (epoch_ends)
             err = end_epoch(t, &sums, why);
-        int64_t every = t->cli->o.checkpoint_every;
+        int64_t every = t->ask.checkpoint_every;
         bool due = every > 0 ? t->step % every == 0 : now_s() - saved_s >= SAVE_EVERY_S;
         if (!err && t->storage && (due || epoch_ends)) {
             if (!(err = check_weights(t, why)))
@@ -403,8 +327,8 @@ static yk_err finish(struct local_train *t, struct yk_diag *why)
         t->accuracy = (double)s.correct / (double)s.samples;
     if (err)
         return err;
-    if (t->accuracy < 0 && t->step == t->total_steps && t->ids && t->step && isfinite(t->scores[t->epochs - 1]))
-        t->accuracy = (double)t->scores[t->epochs - 1];
+    if (t->accuracy < 0 && t->step == t->total_steps && t->ids && t->step && isfinite(t->scores[t->ask.epochs - 1]))
+        t->accuracy = (double)t->scores[t->ask.epochs - 1];
     if (t->cli->o.output) {
         err = local_train_export(t, &file, why);
         if (!err)
@@ -418,15 +342,20 @@ static yk_err finish(struct local_train *t, struct yk_diag *why)
     return err;
 }
 
+static yk_err plan_rates(struct local_train *t, struct yk_diag *why)
+{
+    t->schedule = optim_config_schedule(&t->ask, t->total_steps);
+    if (t->ask.warmup > 0 && t->ask.warmup >= t->total_steps)
+        return yk_fail(
+            why, YK_INVAL, "--warmup=%" PRId64 " steps; the training has %" PRId64, t->ask.warmup, t->total_steps);
+    return YK_OK;
+}
+
 static yk_err open_all(struct local_train *t, struct yk_diag *why)
 {
     const struct cli_opts *o = &t->cli->o;
     struct sampler *s = &t->batches.sampler;
-    yk_err err = read_optim(t, why);
-    if (!err)
-        err = read_grad(t, why);
-    if (!err)
-        err = local_open_backends(t->cli, &t->env, why);
+    yk_err err = local_open_backends(t->cli, &t->env, why);
     if (!err)
         err = local_train_open_model(t, why);
     if (!err)
@@ -435,21 +364,23 @@ static yk_err open_all(struct local_train *t, struct yk_diag *why)
         err = open_set(t, o->data, "train", &t->set, why);
     if (err)
         return err;
+    if (data_count(t->set) == 0)
+        return yk_fail(why, YK_INVAL, "%s: the data set is empty: there is nothing to train with", o->data);
     t->batches.set = t->set;
     s->seed = t->seed;
     s->samples = data_count(t->set);
-    if ((err = open_judge(t, why)) || (err = augment_parse(o->augment ? o->augment : "", &t->batches.augment, why)) ||
+    if ((err = open_judge(t, why)) ||
+        (err = augment_parse(t->ask.augment ? t->ask.augment : "", &t->batches.augment, why)) ||
         (err = batches_check(&t->batches, why)))
         return err;
-    t->epochs = o->epochs;
     t->epoch_steps = sampler_steps(s);
-    if (!yk_mul_i64(t->epochs, t->epoch_steps, &t->total_steps))
-        return yk_fail(why, YK_LIMIT, "%" PRId64 " epochs of %" PRId64 " steps", t->epochs, t->epoch_steps);
+    if (!yk_mul_i64(t->ask.epochs, t->epoch_steps, &t->total_steps))
+        return yk_fail(why, YK_LIMIT, "%" PRId64 " epochs of %" PRId64 " steps", t->ask.epochs, t->epoch_steps);
     t->losses = yk_try_alloc((size_t)t->total_steps + 1, sizeof *t->losses);
-    t->scores = yk_try_alloc((size_t)t->epochs + 1, sizeof *t->scores);
+    t->scores = yk_try_alloc((size_t)t->ask.epochs + 1, sizeof *t->scores);
     if (!t->losses || !t->scores)
         return yk_fail(why, YK_NOMEM, "no memory for the losses of %" PRId64 " steps", t->total_steps);
-    if ((err = read_schedule(t, why)) || (err = local_train_open_trainer(t, why)) || (err = check_targets(t, why)))
+    if ((err = plan_rates(t, why)) || (err = local_train_open_trainer(t, why)) || (err = check_targets(t, why)))
         return err;
     return local_train_open_storage(t, why);
 }
@@ -477,25 +408,53 @@ static yk_err check_sizes(struct local_train *t, struct yk_diag *why)
     return err;
 }
 
+/* What can be told without reading the model or the data. */
+static yk_err check_flags(struct local_train *t, struct yk_diag *why)
+{
+    const struct cli_opts *o = &t->cli->o;
+    if (!o->data)
+        return yk_fail(why, YK_INVAL, "local train needs --data=PATH");
+    if (!o->checkpoint && (o->resume || o->train.checkpoint_every))
+        return yk_fail(why, YK_INVAL, "--%s is about the checkpoints of --checkpoint=DIR, which is not given",
+            o->resume ? "resume" : "checkpoint-every");
+    yk_err err = train_flags_read(&o->train, 0, &t->ask, why);
+    if (!err)
+        train_config_grad(&t->ask, &t->options);
+    return err;
+}
+
+static yk_err work(struct local_train *t, struct yk_diag *why)
+{
+    yk_err err = cli_check_writable("output", t->cli->o.output, why);
+    if (!err)
+        err = cli_check_writable("plot", t->cli->o.plot, why);
+    if (!err)
+        err = open_all(t, why);
+    if (!err)
+        err = check_sizes(t, why);
+    if (!err)
+        err = run_steps(t, why);
+    if (!err)
+        return finish(t, why);
+    /* A last checkpoint that has no room does not take the trained model along. */
+    if (t->trainer && t->step == t->total_steps) {
+        struct yk_diag too = {0};
+        if (finish(t, &too))
+            cli_fail(YK_OK, &too);
+    }
+    return err;
+}
+
 int cli_local_train(struct cli *c)
 {
     struct yk_diag why = {0};
-    struct local_train t = {.cli = c, .seed = (uint64_t)c->o.seed, .accuracy = -1};
-    if (!c->o.data) {
-        fprintf(stderr, "yoke: local train needs --data=PATH\n");
-        return CLI_USAGE;
-    }
-    if (c->o.resume && !c->o.checkpoint) {
-        fprintf(stderr, "yoke: --resume goes on from --checkpoint=DIR, which is not given\n");
-        return CLI_USAGE;
-    }
-    yk_err err = open_all(&t, &why);
+    struct local_train t = {.cli = c, .seed = (uint64_t)c->o.train.seed, .accuracy = -1};
+    yk_err err = check_flags(&t, &why);
+    int code = err ? CLI_USAGE : CLI_FAILED;
     if (!err)
-        err = check_sizes(&t, &why);
-    if (!err)
-        err = run_steps(&t, &why);
-    if (!err)
-        err = finish(&t, &why);
+        err = work(&t, &why);
+    if (err)
+        cli_fail(err, &why);
     if (t.storage)
         t.storage->ops->close(t.storage);
     trainer_close(t.trainer);
@@ -506,6 +465,8 @@ int cli_local_train(struct cli *c)
     free(t.losses);
     free(t.scores);
     free(t.sizes);
+    free(t.config_text);
+    train_config_fini(&t.ask);
     local_close(&t.env);
-    return err ? cli_fail(err, &why) : CLI_DONE;
+    return err ? code : CLI_DONE;
 }

@@ -4,15 +4,17 @@
 
 #include "agent/data_ahead.h"
 #include "common/storage.h"
+#include "kernels/optim_config.h"
 #include "kernels/train.h"
 #include "scheduler/cli/local.h"
 #include "scheduler/cli/progress.h"
 
 struct local_train {
     struct cli *cli;
-    struct local env;      /* pool and backends; graph is the forward graph */
-    struct graph *graph;   /* the training graph */
-    struct grad_info info; /* in its arena */
+    struct train_config ask; /* what the flags say */
+    struct local env;        /* pool and backends; graph is the forward graph */
+    struct graph *graph;     /* the training graph */
+    struct grad_info info;   /* in its arena */
     struct grad_options options;
     struct trainer *trainer;
     int64_t *sizes; /* of the training graph's named dims; the batch is set per microbatch */
@@ -24,14 +26,13 @@ struct local_train {
     struct data_set *judge; /* validates each epoch; NULL: samples that are held out, or nothing does */
     struct data_set *test;  /* the test split of --data, if something else validates; NULL: none */
     struct batches batches;
-    int64_t epochs, epoch_steps, total_steps;
-    struct optim optim;
+    int64_t epoch_steps, total_steps;
     struct optim_schedule schedule;
     uint64_t seed;
 
     struct storage *storage; /* of --checkpoint; NULL: none */
-    uint8_t config[32];
-    char **freeze;
+    uint8_t config[32];      /* the hash of what decides on numbers, and the text of it */
+    char *config_text;
 
     /* as it stands */
     int64_t step;               /* steps that are done */

@@ -68,8 +68,8 @@ yk_err local_train_open_trainer(struct local_train *t, struct yk_diag *why)
         .max_sizes = t->sizes,
         .backends = &t->env.backends,
         .pool = t->env.pool,
-        .optim = t->optim,
-        .clip_norm = t->cli->o.clip_norm};
+        .optim = optim_config(&t->ask),
+        .clip_norm = t->ask.clip_norm};
     if (!err && (err = trainer_open(&config, &t->trainer, why)) == YK_NOMEM)
         yk_wrap(why, err, "a smaller --microbatch or --recompute takes less");
     return err;

@@ -11,39 +11,91 @@
 #define PREFIX "checkpoint"
 #define KEPT 2
 
-/* What decides on numbers: another choice is another training. Steps after the ones that are done may be added, unless
- * the schedule looks at the last one. */
-static yk_err hash_config(struct local_train *t, struct yk_diag *why)
+static void put_number(struct yk_buf *text, const char *key, double v)
+{
+    char digits[40];
+    for (int n = 6; n <= 17; n++) {
+        snprintf(digits, sizeof digits, "%.*g", n, v);
+        if (strtod(digits, NULL) == v)
+            break;
+    }
+    yk_buf_printf(text, "%s %s\n", key, digits);
+}
+
+/* What decides on numbers, a line for each thing: another choice is another training. Steps behind the ones that are
+ * done may be added, unless the schedule looks at the last one. */
+static void put_config(const struct local_train *t, struct yk_buf *text)
 {
     const struct cli_opts *o = &t->cli->o;
     const struct sampler *s = &t->batches.sampler;
+    struct train_config c = t->ask;
+    char word[32], sample[128], hash[HASH_HEX_SIZE];
+    c.checkpoint_every = 0;
+    if (c.schedule != TRAIN_COSINE)
+        c.epochs = 0;
+#define I(key, ...) yk_buf_printf(text, #key " %" PRId64 "\n", c.key);
+#define F(key, ...) put_number(text, #key, c.key);
+#define B(key, ...) yk_buf_printf(text, #key " %s\n", c.key ? "on" : "off");
+#define W(key, words, ...)                              \
+    train_config_word(words, c.key, word, sizeof word); \
+    yk_buf_printf(text, #key " %s\n", word);
+#define S(key, ...) yk_buf_printf(text, #key " %s\n", c.key ? c.key : "none");
+    TRAIN_CONFIG(I, F, F, B, W, S)
+#undef I
+#undef F
+#undef B
+#undef W
+#undef S
+    for (int i = 0; i < c.n_freeze; i++)
+        yk_buf_printf(text, "freeze[%d] %s\n", i, c.freeze[i]);
+    yk_buf_printf(text, "batch %" PRId64 "\nmicrobatch %" PRId64 "\n", s->batch, t->microbatch);
+    yk_buf_printf(text, "samples %" PRId64 "\nsamples held out %" PRId64 "\n", s->samples, s->held);
+    shape_text(data_sample(t->set), sample, sizeof sample);
+    yk_buf_printf(text, "a sample %s\n", sample);
+    const struct {
+        const char *flag, *value;
+    } pixels[] = {{"mean", o->mean}, {"std", o->std}, {"preset", o->preset}, {"preprocess", o->preprocess},
+        {"resize", o->resize}, {"crop", o->crop}, {"interpolation", o->interpolation}};
+    for (size_t i = 0; i < YK_COUNT(pixels); i++)
+        yk_buf_printf(text, "%s %s\n", pixels[i].flag, pixels[i].value ? pixels[i].value : "none");
+    for (int32_t i = 0; t->env.forms && i < t->graph->n_nodes; i++)
+        yk_buf_printf(text, "form of node %d %s\n", (int)i, t->env.forms[i]);
+    hash_hex(t->graph->hash, sizeof t->graph->hash, hash);
+    yk_buf_printf(text, "the model's graph %s\n", hash);
+}
+
+static yk_err hash_config(struct local_train *t, struct yk_diag *why)
+{
     struct yk_buf text = {0}, skeleton = {0};
-    struct hash h;
-    char sample[128];
     yk_err err = onnx_export_skeleton(t->graph, &skeleton, why);
     yk_buf_free(&skeleton);
     if (err)
         return err;
-    shape_text(data_sample(t->set), sample, sizeof sample);
-    yk_buf_printf(&text, "yoke train 1\noptim %d %.17g %d %.17g %.17g %.17g %.17g\n", (int)t->optim.kind,
-        t->optim.momentum, (int)t->optim.nesterov, t->optim.weight_decay, t->optim.beta1, t->optim.beta2, t->optim.eps);
-    yk_buf_printf(&text, "rate %d %.17g %" PRId64 " %" PRId64 " %.17g %.17g %" PRId64 "\n", (int)t->schedule.curve,
-        t->schedule.lr, t->schedule.warmup, t->schedule.every, t->schedule.gamma, t->schedule.floor,
-        t->schedule.curve == OPTIM_COSINE ? t->schedule.total : 0);
-    yk_buf_printf(&text, "batch %" PRId64 " %" PRId64 " clip %.17g seed %" PRIu64 "\n", s->batch, t->microbatch,
-        o->clip_norm, t->seed);
-    yk_buf_printf(&text, "data %" PRId64 " held %" PRId64 " %s mean %s std %s augment %s\n", s->samples, s->held,
-        sample, o->mean ? o->mean : "", o->std ? o->std : "", o->augment ? o->augment : "");
-    for (int32_t i = 0; t->env.forms && i < t->graph->n_nodes; i++)
-        yk_buf_printf(&text, "%s\n", t->env.forms[i]);
-    if (text.failed)
-        err = yk_fail(why, YK_NOMEM, "no memory");
-    hash_init(&h);
-    hash_update(&h, t->graph->hash, sizeof t->graph->hash);
-    hash_update(&h, text.data, text.len);
-    hash_final(&h, t->config);
-    yk_buf_free(&text);
-    return err;
+    put_config(t, &text);
+    yk_buf_add(&text, "", 1);
+    if (text.failed) {
+        yk_buf_free(&text);
+        return yk_fail(why, YK_NOMEM, "no memory");
+    }
+    hash_bytes(text.data, text.len, t->config);
+    t->config_text = (char *)text.data;
+    return YK_OK;
+}
+
+/* The first line of a text that another does not have, and what is there in its place. */
+static yk_err another(const char *was, const char *is, struct yk_diag *why)
+{
+    while (*was && *is) {
+        size_t n = strcspn(was, "\n"), m = strcspn(is, "\n");
+        if (n != m || memcmp(was, is, n) != 0)
+            return yk_fail(why, YK_STATE,
+                "it holds another training: it has '%.*s', this one '%.*s'. Go on with the same flags, or give another "
+                "folder",
+                (int)YK_MIN(n, (size_t)100), was, (int)YK_MIN(m, (size_t)100), is);
+        was += n + (was[n] == '\n');
+        is += m + (is[m] == '\n');
+    }
+    return yk_fail(why, YK_STATE, "it holds another training, of another version of this program");
 }
 
 static yk_err go_on(struct local_train *t, const struct checkpoint_file *f, struct yk_diag *why)
@@ -53,7 +105,7 @@ static yk_err go_on(struct local_train *t, const struct checkpoint_file *f, stru
     struct shape losses = {DT_F32, 1, {f->c.step}}, scores = {DT_F32, 1, {f->c.step / t->epoch_steps}};
     if (f->c.step > t->total_steps)
         return yk_fail(why, YK_STATE, "the checkpoint has done %" PRId64 " steps; --epochs=%" PRId64 " are %" PRId64,
-            f->c.step, t->epochs, t->total_steps);
+            f->c.step, t->ask.epochs, t->total_steps);
     yk_err err = YK_OK;
     for (int32_t i = 0; !err && i < n; i++)
         err = checkpoint_take(&f->c, tensors[i].name, &tensors[i].shape, tensors[i].data, why);
@@ -83,13 +135,15 @@ yk_err local_train_open_storage(struct local_train *t, struct yk_diag *why)
         err = hash_config(t, why);
     if (err)
         return yk_wrap(why, err, "--checkpoint=%s", dir);
-    err = checkpoint_open(t->storage, PREFIX, t->config, -1, &f, why);
+    err = checkpoint_open(t->storage, PREFIX, NULL, -1, &f, why);
     if (err == YK_NOTFOUND)
         return YK_OK;
     if (!t->cli->o.resume) {
         checkpoint_close(&f);
         return yk_fail(why, YK_EXISTS, "%s holds a training: go on with --resume, or give another folder", dir);
     }
+    if (!err && memcmp(f.c.config, t->config, sizeof t->config) != 0)
+        err = another(f.c.note, t->config_text, why);
     if (!err)
         err = go_on(t, &f, why);
     checkpoint_close(&f);
@@ -105,7 +159,7 @@ yk_err local_train_save(struct local_train *t, struct yk_diag *why)
         list[i] = (struct checkpoint_tensor){tensors[i].name, tensors[i].shape, tensors[i].data};
     list[n] = (struct checkpoint_tensor){"losses", {DT_F32, 1, {t->step}}, t->losses};
     list[n + 1] = (struct checkpoint_tensor){"scores", {DT_F32, 1, {t->step / t->epoch_steps}}, t->scores};
-    struct checkpoint c = {.step = t->step, .tensors = list, .n_tensors = n + 2};
+    struct checkpoint c = {.step = t->step, .note = t->config_text, .tensors = list, .n_tensors = n + 2};
     memcpy(c.config, t->config, sizeof c.config);
     yk_err err = checkpoint_save(t->storage, PREFIX, &c, KEPT, why);
     free(list);

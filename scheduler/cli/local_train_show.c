@@ -23,7 +23,7 @@ static double rate(const struct local_train *t)
 
 static int64_t epoch_of(const struct local_train *t)
 {
-    return YK_MIN((t->step + t->epoch_steps - 1) / t->epoch_steps, t->epochs);
+    return YK_MIN((t->step + t->epoch_steps - 1) / t->epoch_steps, t->ask.epochs);
 }
 
 void local_train_show_step(struct local_train *t, double loss, double ms, double train_accuracy, int64_t samples)
@@ -47,8 +47,8 @@ void local_train_show_step(struct local_train *t, double loss, double ms, double
     }
     if (train_accuracy >= 0)
         snprintf(accuracy, sizeof accuracy, ", accuracy %.4f", train_accuracy);
-    snprintf(text, sizeof text, "epoch %" PRId64 " of %" PRId64 ", loss %.4f%s, %.0f images/s", epoch_of(t), t->epochs,
-        loss, accuracy, rate(t));
+    snprintf(text, sizeof text, "epoch %" PRId64 " of %" PRId64 ", loss %.4f%s, %.0f images/s", epoch_of(t),
+        t->ask.epochs, loss, accuracy, rate(t));
     progress_show(&t->bar, t->step, t->total_steps, text);
 }
 
@@ -64,8 +64,8 @@ void local_train_show_epoch(
     else if (s && s->samples)
         snprintf(judged, sizeof judged, ", validation loss %.4f", s->loss);
     progress_end(&t->bar);
-    fprintf(stderr, "epoch %" PRId64 " of %" PRId64 ": loss %.4f%s%s, %.0f images/s\n", epoch_of(t), t->epochs, loss,
-        accuracy, judged, rate(t));
+    fprintf(stderr, "epoch %" PRId64 " of %" PRId64 ": loss %.4f%s%s, %.0f images/s\n", epoch_of(t), t->ask.epochs,
+        loss, accuracy, judged, rate(t));
 }
 
 void local_train_show_end(struct local_train *t)

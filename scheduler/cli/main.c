@@ -82,29 +82,10 @@
         NUMBER("backend-check-every", "256", -1, MANY,                                                                 \
             "One run in so many of a shared object is repeated with ref; -1: never.", backend_check_every, "N")
 
-#define KEYS_TRAIN                                                                                                     \
-    NUMBER("epochs", "1", 1, 1000000, "Times that every sample comes.", epochs, "E"), KEY_BATCH("64"), KEY_MICROBATCH, \
-        KEY("optimizer", CONF_ENUM, "sgd", "What moves the parameters.", optimizer, "sgd|adamw", NULL),                \
-        KEY("lr", CONF_STR, NULL, "Learning rate (default: 0.05 of sgd, 0.001 of adamw).", lr, NULL, "X"),             \
-        KEY("momentum", CONF_STR, NULL, "Of sgd (default: 0.9).", momentum, NULL, "X"),                                \
-        KEY("nesterov", CONF_BOOL, NULL, "Nesterov's momentum.", nesterov, NULL, NULL),                                \
-        KEY("weight-decay", CONF_STR, NULL, "(default: 0 of sgd, 0.01 of adamw).", weight_decay, NULL, "X"),           \
-        KEY("schedule", CONF_STR, "constant", "constant, cosine[:LOWEST] or step:EPOCHS[:FACTOR].", schedule, NULL,    \
-            "S"),                                                                                                      \
-        NUMBER("warmup", NULL, 0, MANY, "Steps in which the rate rises.", warmup, "N"),                                \
-        KEY("clip-norm", CONF_F64, NULL, "Most that the norm of all gradients may be; 0: no limit.", clip_norm, NULL,  \
-            "X"),                                                                                                      \
-        KEY_SEED, KEY("loss", CONF_STR, "cross-entropy", "cross-entropy, nll, mse, l1 or bce.", loss, NULL, "KIND"),   \
-        KEY("label-smoothing", CONF_STR, NULL, "Of cross-entropy.", label_smoothing, NULL, "X"),                       \
-        NUMBER("ignore-index", "-100", -MANY, MANY, "A class id that does not count.", ignore_index, "N"),             \
-        KEY("loss-output", CONF_STR, NULL, "The output that the loss reads (default: the first).", loss_output, NULL,  \
-            "NAME"),                                                                                                   \
-        KEY("freeze", CONF_STRS, NULL, "Parameters that stay, by name, as in layer1.*", freeze, NULL, "PATTERN"),      \
-        KEY("bn", CONF_ENUM, "train", "Batch normalisation by the batch, or by its running statistics.", bn,           \
-            "train|frozen", NULL),                                                                                     \
-        KEY("augment", CONF_STR, NULL, "Changes of images: random-resized-crop, pad-crop:PIXELS, flip.", augment,      \
-            NULL, "LIST"),                                                                                             \
-        KEY("output", CONF_STR, NULL, "Where the trained model goes.", output, NULL, "trained.onnx")
+#define KEYS_TRAIN                                                                                    \
+    TRAIN_FLAGS_KEYS, KEY_BATCH("64"), KEY_MICROBATCH,                                                \
+        KEY("output", CONF_STR, NULL, "Where the trained model goes.", output, NULL, "trained.onnx"), \
+        KEY("plot", CONF_STR, NULL, "The loss curve as a picture.", plot, NULL, "loss.svg")
 
 static const struct conf_key keys_rest[] = {
     KEY("rest", CONF_STR, "http://127.0.0.1:7711", "Where yoked answers.", rest, NULL, "URL"),
@@ -128,26 +109,22 @@ static const struct conf_key keys_train[] = {KEY_DATA,
     KEY("val", CONF_STR, NULL,
         "A share of the samples to hold out of the training; none: the test split does not judge it.", val, NULL,
         "SHARE|none"),
-    KEY("resume", CONF_BOOL, NULL, "Follow the training of this model that is open.", resume, NULL, NULL),
-    NUMBER("checkpoint-every", NULL, 0, MANY, "Steps between two checkpoint sets; 0: chosen.", checkpoint_every, "N"),
-    KEY("plot", CONF_STR, NULL, "The loss curve as a picture.", plot, NULL, "loss.svg"), KEYS_IMAGE, KEY_CODEC, KEY_PIN,
-    KEY_MEAN, KEY_STD, KEY_PLAN, KEY_SIZE};
+    KEY("resume", CONF_BOOL, NULL, "Follow the training of this model that is open.", resume, NULL, NULL), KEYS_IMAGE,
+    KEY_CODEC, KEY_PIN, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_SIZE};
 static const struct conf_key keys_local_infer[] = {KEY_INPUTS, KEY_OUTPUTS, KEY_LABELS, KEYS_IMAGE, KEY_MEAN, KEY_STD,
     KEY_PLAN, KEY_SIZE, KEY_TUNE, KEY_THREADS, KEY_BACKEND};
 static const struct conf_key keys_local_batch[] = {KEY_DATA, KEY_SPLIT, KEY_BATCH("64"), KEY_MICROBATCH, KEY_OUTPUT,
     KEYS_IMAGE, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_SIZE, KEY_TUNE, KEY_THREADS, KEY_BACKEND};
 static const struct conf_key keys_local_train[] = {
+    KEY("data", CONF_STR, NULL, "What is trained with: a folder or file here.", data, NULL, "PATH"),
     KEY("val", CONF_STR, NULL, "What validates: a share of the samples, a set, or none (default: the test split).", val,
         NULL, "SHARE|PATH|none"),
-    KEY("data", CONF_STR, NULL, "What is trained with: a folder or file here.", data, NULL, "PATH"), KEYS_TRAIN,
-    KEY("resume", CONF_BOOL, NULL, "Go on from the last checkpoint.", resume, NULL, NULL),
-    KEY("recompute", CONF_BOOL, NULL, "Compute cheap values again instead of keeping them.", recompute, NULL, NULL),
+    KEYS_TRAIN,
     NUMBER("accumulate", "1", 1, 1000000, "Batches whose gradients are added up before a step.", accumulate, "K"),
-    KEY("checkpoint", CONF_STR, NULL, "Folder in which the training is kept.", checkpoint, NULL, "DIR"),
-    NUMBER("checkpoint-every", NULL, 0, MANY, "Steps between two checkpoints; 0: a minute, and each epoch.",
-        checkpoint_every, "N"),
-    KEY("plot", CONF_STR, NULL, "The loss curve as a picture.", plot, NULL, "loss.svg"), KEY_PLAN, KEYS_IMAGE, KEY_MEAN,
-    KEY_STD, KEY_THREADS, KEY_BACKEND};
+    KEY("checkpoint", CONF_STR, NULL, "Folder in which the training is kept: each epoch, each minute.", checkpoint,
+        NULL, "DIR"),
+    KEY("resume", CONF_BOOL, NULL, "Go on from the last checkpoint.", resume, NULL, NULL), KEY_PLAN, KEYS_IMAGE,
+    KEY_MEAN, KEY_STD, KEY_THREADS, KEY_BACKEND};
 static const struct conf_key keys_local_bench[] = {KEY_INPUTS, KEY_BATCH("1"), KEY_SIZE, KEY_PLAN, KEY_TUNE,
     KEY_THREADS, KEY_BACKEND, NUMBER("repeat", "10", 1, 100000, "Timed runs after two warm-ups.", repeat, "N"),
     KEY("ops", CONF_BOOL, NULL, "Time every node too, and kinds of nodes together.", ops, NULL, NULL), KEY_TIMELINE};
@@ -266,7 +243,7 @@ static yk_err check_flags(const struct cli_opts *o, struct yk_diag *why)
         const char *flag, *text;
     } filled[] = {{"plan", o->plan}, {"data", o->data}, {"output", o->output}, {"name", o->name}, {"source", o->source},
         {"val", o->val}, {"checkpoint", o->checkpoint}, {"plot", o->plot}, {"timeline", o->timeline},
-        {"augment", o->augment}, {"loss-output", o->loss_output}};
+        {"augment", o->train.augment}, {"loss-output", o->train.loss_output}};
     for (size_t i = 0; i < YK_COUNT(filled); i++)
         if (filled[i].text && !filled[i].text[0])
             return yk_fail(why, YK_INVAL, "--%s= is empty", filled[i].flag);

@@ -23,6 +23,26 @@ static bool read_input(const char *text, struct networks_options *o)
     return true;
 }
 
+static void print_json(struct cli *c, int32_t nodes, int64_t weights)
+{
+    struct yk_buf b = {0};
+    struct json_out out;
+    json_out_init(&out, &b, 0);
+    json_open(&out, '{');
+    json_put_key(&out, "file");
+    json_put_str(&out, c->args.at[1]);
+    json_put_key(&out, "kind");
+    json_put_str(&out, c->args.at[0]);
+    json_put_key(&out, "nodes");
+    json_put_i64(&out, nodes);
+    json_put_key(&out, "weights");
+    json_put_i64(&out, weights);
+    json_close(&out, '}');
+    if (!b.failed)
+        printf("%.*s\n", (int)b.len, (const char *)b.data);
+    yk_buf_free(&b);
+}
+
 int cli_model_new(struct cli *c)
 {
     struct yk_diag why = {0};
@@ -30,7 +50,8 @@ int cli_model_new(struct cli *c)
     struct graph *g = NULL;
     struct networks_options o = {.classes = c->o.classes, .seed = (uint64_t)c->o.seed};
     if (!c->o.input_size || !read_input(c->o.input_size, &o)) {
-        fprintf(stderr, "yoke: model new needs --input=CxHxW, as in --input=3x32x32\n");
+        fprintf(stderr, "yoke: model new needs --input=CxHxW, as in --input=3x32x32%s%s\n",
+            c->o.input_size ? ", not " : "", c->o.input_size ? c->o.input_size : "");
         return CLI_USAGE;
     }
     yk_err err = networks_make(c->args.at[0], &o, &g, &why);
@@ -42,12 +63,16 @@ int cli_model_new(struct cli *c)
         err = onnx_export(g, &file, &why);
     if (!err)
         err = cli_write_file(c->args.at[1], file.data, file.len, &why);
-    if (!err && !c->o.json) {
+    if (!err) {
         int64_t parameters = 0;
         for (int32_t i = 0; i < g->n_values; i++)
             if (g->values[i].kind == VALUE_WEIGHT && g->values[i].dtype == DT_F32)
                 parameters += shape_count(&g->values[i].shape);
-        printf("%s: %s of %d nodes, %" PRId64 " weights\n", c->args.at[1], c->args.at[0], (int)g->n_nodes, parameters);
+        if (c->o.json)
+            print_json(c, g->n_nodes, parameters);
+        else
+            printf(
+                "%s: %s of %d nodes, %" PRId64 " weights\n", c->args.at[1], c->args.at[0], (int)g->n_nodes, parameters);
     }
     yk_buf_free(&file);
     graph_close(g);

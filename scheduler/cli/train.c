@@ -20,103 +20,35 @@ struct training {
 
 /* ---- the request ---- */
 
-static yk_err put_number(struct json_out *out, const char *key, const char *flag, const char *text, struct yk_diag *why)
-{
-    char *end;
-    if (!text)
-        return YK_OK;
-    double v = strtod(text, &end);
-    if (end == text || *end || !isfinite(v))
-        return yk_fail(why, YK_INVAL, "--%s=%s is not a number", flag, text);
-    json_put_key(out, key);
-    json_put_f64(out, v);
-    return YK_OK;
-}
-
 static void put_text(struct json_out *out, const char *key, const char *text)
 {
-    if (!text)
-        return;
     json_put_key(out, key);
     json_put_str(out, text);
 }
 
-/* "constant", "cosine[:LOWEST]", "step:EPOCHS[:FACTOR]" as the keys of a request. */
-static yk_err put_schedule(struct json_out *out, const char *text, struct yk_diag *why)
-{
-    char *copy = yk_xstrdup(text), *rest = copy, *kind = strsep(&rest, ":");
-    char *first = strsep(&rest, ":"), *second = strsep(&rest, ":");
-    bool step = strcmp(kind, "step") == 0, cosine = strcmp(kind, "cosine") == 0;
-    yk_err err = YK_OK;
-    if ((!step && !cosine && strcmp(kind, "constant") != 0) || rest || (step && !first) || (!step && second) ||
-        (!step && !cosine && first))
-        err = yk_fail(why, YK_INVAL, "--schedule=%s: constant, cosine[:LOWEST_LR], or step:EPOCHS[:FACTOR]", text);
-    if (!err) {
-        put_text(out, "schedule", kind);
-        err = put_number(out, step ? "schedule_epochs" : "schedule_floor", "schedule", first, why);
-    }
-    if (!err)
-        err = put_number(out, "schedule_gamma", "schedule", second, why);
-    free(copy);
-    return err;
-}
-
-static yk_err put_val(struct cli *c, struct json_out *out, struct yk_diag *why)
+static yk_err read_val(struct cli *c, double *share, struct yk_diag *why)
 {
     char *end;
+    *share = 0;
     if (!c->o.val || strcmp(c->o.val, "none") == 0)
         return YK_OK;
-    double share = strtod(c->o.val, &end);
-    if (*end || !(share > 0 && share < 1))
-        return yk_fail(why, YK_INVAL,
-            "--val=%s: a share between 0 and 1 of the samples, or none; `yoke local train` takes another set too",
-            c->o.val);
-    json_put_key(out, "val");
-    json_put_f64(out, share);
-    return YK_OK;
+    *share = strtod(c->o.val, &end);
+    return *end || !(*share > 0 && *share <= 0.9) ? yk_fail(why, YK_INVAL,
+                                                        "--val=%s: a share of the samples above 0 and up to 0.9, or "
+                                                        "none; `yoke local train` takes another "
+                                                        "set too",
+                                                        c->o.val)
+                                                  : YK_OK;
 }
 
-static yk_err put_train(struct cli *c, struct json_out *out, struct yk_diag *why)
+/* All that can be told of the flags before anything is sent. */
+static yk_err check(struct cli *c, double *share, struct yk_diag *why)
 {
-    const struct cli_opts *o = &c->o;
-    json_put_key(out, "train");
-    json_open(out, '{');
-    json_put_key(out, "epochs");
-    json_put_i64(out, o->epochs);
-    json_put_key(out, "seed");
-    json_put_i64(out, o->seed);
-    put_text(out, "optimizer", o->optimizer ? "adamw" : "sgd");
-    put_text(out, "loss", o->loss);
-    put_text(out, "loss_output", o->loss_output);
-    put_text(out, "bn", o->bn ? "frozen" : "train");
-    put_text(out, "augment", o->augment);
-    json_put_key(out, "nesterov");
-    json_put_bool(out, o->nesterov);
-    json_put_key(out, "warmup");
-    json_put_i64(out, o->warmup);
-    json_put_key(out, "ignore_index");
-    json_put_i64(out, o->ignore_index);
-    json_put_key(out, "clip_norm");
-    json_put_f64(out, o->clip_norm);
-    json_put_key(out, "checkpoint_every");
-    json_put_i64(out, o->checkpoint_every);
-    json_put_key(out, "freeze");
-    json_open(out, '[');
-    for (int i = 0; i < o->freeze.n; i++)
-        json_put_str(out, o->freeze.at[i]);
-    json_close(out, ']');
-    yk_err err = put_number(out, "lr", "lr", o->lr, why);
+    struct train_config config = {0};
+    yk_err err = read_val(c, share, why);
     if (!err)
-        err = put_number(out, "momentum", "momentum", o->momentum, why);
-    if (!err)
-        err = put_number(out, "weight_decay", "weight-decay", o->weight_decay, why);
-    if (!err)
-        err = put_number(out, "label_smoothing", "label-smoothing", o->label_smoothing, why);
-    if (!err)
-        err = put_schedule(out, o->schedule, why);
-    if (!err)
-        err = put_val(c, out, why);
-    json_close(out, '}');
+        err = train_flags_read(&c->o.train, *share, &config, why);
+    train_config_fini(&config);
     return err;
 }
 
@@ -278,7 +210,17 @@ int cli_train(struct cli *c)
         fprintf(stderr, "yoke: train needs --data=PATH or a name under a data root of --source\n");
         return CLI_USAGE;
     }
-    yk_err err = YK_OK;
+    double share = 0;
+    yk_err err = check(c, &share, &why);
+    if (err) {
+        cli_fail(err, &why);
+        return CLI_USAGE;
+    }
+    err = cli_check_writable("output", c->o.output, &why);
+    if (!err)
+        err = cli_check_writable("plot", c->o.plot, &why);
+    if (err)
+        return cli_fail(err, &why);
     if (c->o.resume) {
         err = find_open(c, id, &why);
         if (!err)
@@ -288,8 +230,10 @@ int cli_train(struct cli *c)
         err = job_request(c, "train", &out, &why);
         if (!err)
             err = datasets_submit(c, &out, &why);
-        if (!err)
-            err = put_train(c, &out, &why);
+        if (!err) {
+            json_put_key(&out, "train");
+            err = train_flags_put(&c->o.train, share, &out, &why);
+        }
         json_close(&out, '}');
         if (!err)
             err = job_run(c, &body, id, tell_steps, &t, &row, &why);

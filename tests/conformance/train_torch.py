@@ -2,7 +2,7 @@
 """Training step by step against PyTorch: every step starts from PyTorch's own parameters, optimizer state and running
 statistics, and train_peer (the trainer behind a pipe) computes it too.
 
-Usage: train_torch.py PEER [--steps=N] [--full] [--list] [WORD...]      WORDs are parts of case names
+Usage: train_torch.py PEER [--steps=N] [--full] [--list] [WORD...]      WORDs are names of cases, or parts of them
 
 Checked at each step:
   loss        within 1e-5 of PyTorch's f32 (relative above 1)
@@ -486,8 +486,12 @@ def main():
     parser.add_argument("words", nargs="*")
     a = parser.parse_intermixed_args()
     bad = 0
+    names = [case.name for case in cases()]
+    chosen = {n for w in a.words for n in ([w] if w in names else [n for n in names if w in n])}
+    if a.words and not chosen:
+        sys.exit(f"no case is called {' or '.join(a.words)}")
     for case in cases():
-        if (case.full and not a.full) or (a.words and not any(w in case.name for w in a.words)):
+        if (case.full and not (a.full or case.name in a.words)) or (a.words and case.name not in chosen):
             continue
         if a.list:
             print(case.name)

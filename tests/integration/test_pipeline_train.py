@@ -264,5 +264,5 @@ def test_command_equals_local():
         assert len(curves[0]) == 26 and curves[0] == curves[1], curves
         assert (t.fleet.dir / "fleet.onnx").read_bytes() == (t.fleet.dir / "local.onnx").read_bytes()
         assert "<svg" in (t.fleet.dir / "loss.svg").read_text()[:300]
-        assert t.fleet.yoke("train", "model", "--data=small", "--source=a", "--lr=x", ok=False).code == 1
+        assert t.fleet.yoke("train", "model", "--data=small", "--source=a", "--lr=x", ok=False).code == 2
         assert t.fleet.yoke("train", "model", "--resume", ok=False).code == 1

@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -170,7 +171,8 @@ def test_go_on():
         flags = ["--batch=16", f"--checkpoint={kept}"]
         train(model, path, "--batch=16", "--epochs=3", f"--output={out[0]}")
         train(model, path, *flags, "--epochs=2")
-        for args, text in ((["--epochs=3"], "--resume"), (["--epochs=3", "--resume", "--lr=0.1"], "another training"),
+        for args, text in ((["--epochs=3"], "--resume"), (["--epochs=3", "--resume", "--lr=0.1"], "it has 'lr 0.05', this one 'lr 0.1'"),
+                           (["--epochs=3", "--resume", "--std=2"], "it has 'std none', this one 'std 2'"),
                            (["--epochs=1", "--resume"], "has done 6 steps")):
             done = train(model, path, *flags, *args, ok=False)
             assert done.code == 1 and text in done.err, done.err
@@ -280,14 +282,86 @@ def test_bad_input():
             done = train(m, d, *args, ok=False)
             assert done.code in (1, 2) and text in done.err, (args, done.err)
         nan = train(model, path, "--lr=1e30", "--epochs=9", ok=False).err
-        assert "loss is" in nan and "first that is not finite" in nan, nan
+        assert "the loss is NaN" in nan and "first that is not finite" in nan, nan
         for args, text in ((["--optimizer=lion"], "lion"), (["--lr=fast"], "--lr=fast"), (["--momentum=1"], "momentum"),
-                           (["--schedule=jump"], "--schedule=jump"), (["--schedule=step:0"], "--schedule"), (["--loss=x"], "--loss=x"),
+                           (["--schedule=jump"], "--schedule=jump"), (["--schedule=step:0"], "--schedule"), (["--loss=x"], "'x'"),
                            (["--resume"], "--checkpoint"), (["--optimizer=adamw", "--momentum=0.5"], "--momentum"),
-                           (["--nesterov", "--momentum=0"], "Nesterov"), (["--warmup=99"], "--warmup=99"),
-                           (["--accumulate=2", "--microbatch=2"], "--accumulate"), (["--label-smoothing=1"], "label-smoothing")):
+                           (["--nesterov", "--momentum=0"], "nesterov"), (["--warmup=99"], "--warmup=99"),
+                           (["--accumulate=2", "--microbatch=2"], "--accumulate"), (["--label-smoothing=1"], "label_smoothing"),
+                           (["--clip-norm=-1"], "--clip-norm=-1"), (["--beta1=0.5"], "--beta1"),
+                           (["--checkpoint-every=5"], "--checkpoint=DIR"), (["--augment=pad-crop"], "pad-crop: a number"),
+                           (["--freeze=no.*"], "'no.*'"), (["--schedule=cosine:1"], "lr")):
             done = train(model, path, *args, ok=False)
-            assert done.code in (1, 2) and text in done.err, (args, done.err)
+            work = args[0].startswith(("--warmup", "--accumulate", "--augment", "--freeze"))  # the model or the data decide
+            assert done.code == (1 if work else 2) and text in done.err and not done.out, (args, done.err)
+
+
+def test_bad_data_is_named():
+    """The sample, the file and the place; and before the first step where that can be known."""
+    with tempfile.TemporaryDirectory() as folder:
+        model, path = new(folder), data(folder, 30)
+        x = numpy.load(path / "x.npy")
+        x[17, 0, 3, 3] = numpy.nan
+        numpy.save(path / "x.npy", x)
+        err = train(model, path, "--batch=8", ok=False).err
+        assert "the loss is NaN" in err and "input of sample 17" in err and "--lr" not in err, err
+        none = data(folder, 30, labels=numpy.full(30, -100), name="none")
+        empty, short = data(folder, 0, name="empty"), data(folder, 30, labels=numpy.zeros(20), name="short")
+        cifar = pathlib.Path(folder, "cifar")
+        cifar.mkdir()
+        record = numpy.zeros((40, 3073), "u1")
+        record[:, 1:] = numpy.random.default_rng(1).integers(0, 256, (40, 3072))
+        for k in range(1, 6):
+            record[7, 0] = 11 if k == 3 else 0
+            record.tofile(cifar / f"data_batch_{k}.bin")
+        colour = new(folder, "mlp", "3x32x32", 10, "colour.onnx")
+        for m, d, text in ((model, none, "every label is -100"), (model, empty, "empty: the data set is empty"),
+                           (model, short, "y.npy is int64[20]"), (colour, cifar, "cifar: data_batch_3.bin: label 11 at offset 21511")):
+            done = train(m, d, "--batch=8", ok=False)
+            assert done.code == 1 and text in done.err and not done.out, done.err
+
+
+def test_results_have_a_place():
+    """A path that cannot be written is refused before the work; a last checkpoint without room takes nothing along."""
+    with tempfile.TemporaryDirectory() as folder:
+        model, path, kept = new(folder), data(folder, 64), pathlib.Path(folder, "kept")
+        for flag in (f"--output={folder}/none/t.onnx", f"--output={folder}", f"--plot={model}/loss.svg"):
+            done = train(model, path, flag, ok=False)
+            assert done.code == 1 and flag in done.err and not done.out, (flag, done.out, done.err)
+        train(model, path, f"--checkpoint={kept}")
+        size, = (p.stat().st_size for p in (kept / "checkpoint").iterdir())
+        whole, out = pathlib.Path(folder, "w.onnx"), pathlib.Path(folder, "t.onnx")
+        flags = ["local", "train", model, f"--data={path}", "--threads=1"]
+        yoke(*flags, f"--output={whole}")
+
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size * 3 // 4, size * 3 // 4))
+
+        done = subprocess.run([harness.BIN / "yoke", *map(str, flags), f"--checkpoint={folder}/full", f"--output={out}"],
+                              capture_output=True, text=True, preexec_fn=limit)
+        assert done.returncode == 1 and "--checkpoint=" in done.stderr, done.stderr
+        assert out.read_bytes() == whole.read_bytes()
+
+
+def test_flags_are_one_table():
+    """What says how a training goes is the same for one device and for a fleet, with the same limits, word for word."""
+    def flags(*command):
+        rows = yoke(*command, "--help").out.split("\n\n", 1)[1].replace("\n      ", " ").strip().split("\n")
+        return {re.match(r" *--([a-z-]+)", row).group(1): row.strip() for row in rows}
+    one, fleet = flags("local", "train"), flags("train")
+    places = {"source", "split", "codec", "pin", "size"}  # of a fleet
+    here = {"accumulate", "checkpoint", "threads", "backend", "backend-timeout-ms", "backend-check-every"}
+    own = {"data", "val", "resume"}  # both have them, and mean their own
+    assert set(fleet) - set(one) == places and set(one) - set(fleet) == here, (sorted(fleet), sorted(one))
+    assert all(one[k] == fleet[k] for k in set(one) & set(fleet) - own)
+    with tempfile.TemporaryDirectory() as folder:
+        model, path = new(folder), data(folder, 8)
+        for flag in ("--lr=-1", "--momentum=1", "--schedule=step", "--clip-norm=-1", "--epochs=0", "--label-smoothing=2",
+                     "--warmup=-1", "--loss=x"):
+            a = local("train", model, f"--data={path}", flag, ok=False)
+            b = yoke("--rest=http://127.0.0.1:1", "train", "m", f"--data={path}", flag, ok=False)
+            assert a.code == b.code == 2 and a.err.replace("local train", "train") == b.err, (a.err, b.err)
 
 
 def fashion(kind, epochs, floor, *args):

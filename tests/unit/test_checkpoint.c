@@ -133,6 +133,9 @@ static void of_another_training(void **state)
     save(f->storage[0], 4);
     assert_int_equal(checkpoint_open(f->storage[0], "job/one", theirs, -1, &file, &why), YK_STATE);
     assert_non_null(strstr(why.text, "another training"));
+    assert_int_equal(checkpoint_open(f->storage[0], "job/one", NULL, -1, &file, &why), YK_OK); /* of any */
+    assert_memory_equal(file.c.config, ours, sizeof file.c.config);
+    checkpoint_close(&file);
 }
 
 /* Every cut, and a changed bit anywhere, is found; the one before is taken. */

@@ -246,9 +246,20 @@ static void cifar(void **state)
     record[3073] = 10;
     put("cifar/test_batch.bin", record, 2 * 3073);
     d = must_open("cifar", &(struct data_options){0});
+    assert_int_equal(data_check_labels(d, 10, NULL, &why), YK_FORMAT); /* before anything is read to train with */
+    assert_non_null(strstr(why.text, "cifar: test_batch.bin: label 10 at offset 3073; CIFAR-10 has 0 to 9"));
     assert_int_equal(data_read(d, 0, 2, x, y, &why), YK_FORMAT);
     assert_non_null(strstr(why.text, "test_batch.bin: label 10 at offset 3073"));
     assert_int_equal(data_read(d, 0, 2, x, NULL, &why), YK_OK);
+    data_close(d);
+    int64_t ignore = 3;
+    record[0] = 0;
+    record[3073] = 3;
+    put("cifar/test_batch.bin", record, 2 * 3073);
+    d = must_open("cifar", &(struct data_options){0});
+    assert_int_equal(data_check_labels(d, 3, NULL, &why), YK_FORMAT);
+    assert_non_null(strstr(why.text, "label 3 at offset 3073; the model has 3 classes: 0 to 2"));
+    assert_int_equal(data_check_labels(d, 3, &ignore, &why), YK_OK);
     data_close(d);
     put("cifar/test_batch.bin", record, 3000);
     must_refuse("cifar", &(struct data_options){0}, YK_FORMAT, "test_batch.bin: 3000 bytes are not whole records");
@@ -423,11 +434,18 @@ static void values_to_train_towards(void **state)
     assert_non_null(strstr(why.text, "values: y.npy: label -100 of sample 1 at offset 160"));
     assert_int_equal(data_check_labels(d, 3, &ignore, &why), YK_FORMAT);
     assert_non_null(strstr(why.text, "label 3 of sample 1 at offset 152"));
+    for (int i = 0; i < 6; i++)
+        i64[i] = -100;
+    put_npy("values/y.npy", DT_I64, 2, dims, i64);
+    struct data_set *none = must_open("values", &o);
+    assert_int_equal(data_check_labels(none, 4, &ignore, &why), YK_INVAL);
+    assert_non_null(strstr(why.text, "every label is -100, which does not count"));
+    data_close(none);
     assert_int_equal(data_read(d, 1, 1, x, NULL, &why), YK_OK);
     data_close(d);
     dims[0] = 3;
     put_npy("values/y.npy", DT_F32, 1, dims, f);
-    must_refuse("values", &o, YK_INVAL, "(2,)");
+    must_refuse("values", &o, YK_INVAL, "y.npy is float32[3]: labels must have shape (2,)");
 }
 
 static void labels_out_of_range(void **state)

@@ -194,6 +194,12 @@ static void test_frozen(void **state)
     assert_int_equal(refused(g, &o, &why), YK_INVAL);
     assert_non_null(strstr(why.text, "every parameter is frozen"));
 
+    all[0] = "c9.*";
+    assert_int_equal(refused(g, &o, &why), YK_INVAL);
+    assert_non_null(strstr(why.text, "no parameter is called 'c9.*'"));
+    all[0] = "b1.running_mean"; /* no parameter, but a weight that stays anyway */
+    graph_close(build(g, &o, &info));
+
     o.n_freeze = 0;
     o.bn_frozen = true;
     train = build(g, &o, &info);
@@ -508,6 +514,29 @@ static void test_refused(void **state)
 }
 
 /* A loss that does not fit the output still trains, but says so. */
+/* A parameter whose way to the loss is cut beside others that learn is named, with the node. */
+static void test_warns_of_the_cut(void **state)
+{
+    struct grad_info info;
+    struct grad_options o;
+    (void)state;
+    for (int side = 0; side < 2; side++) {
+        struct graph *g = fx_open();
+        graph_sym(g, "N");
+        int32_t x = fx_input(g, "x", DT_F32, INTS(-1, 4)), w = fx_weight(g, "w", INTS(4, 4));
+        int32_t c = fx_weight(g, "c", INTS(4, 4)), h = fx_node(g, "MatMul", "h", IDS(x, w));
+        int32_t z = fx_node(g, "MatMul", "z", IDS(x, c)), sign = fx_node(g, side ? "Tanh" : "Sign", "s", IDS(z));
+        fx_output(g, fx_node(g, "Add", "y", IDS(h, sign)));
+        grad_options_init(&o);
+        o.loss = GRAD_MSE;
+        struct graph *train = build(g, &o, &info);
+        assert_int_equal(info.warning == NULL, side);
+        assert_true(side || (strstr(info.warning, "parameter 'c'") && strstr(info.warning, "'s' (Sign) cuts it")));
+        graph_close(train);
+        graph_close(g);
+    }
+}
+
 static void test_warnings(void **state)
 {
     static const struct {
@@ -557,6 +586,7 @@ int main(void)
         cmocka_unit_test(test_recompute_dropout),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_warnings),
+        cmocka_unit_test(test_warns_of_the_cut),
         cmocka_unit_test(test_losses),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -69,10 +69,14 @@ static void test_refused(void **state)
     static const struct {
         const char *text, *says;
     } bad[] = {{"{\"epoch\": 1}", "epoch"}, {"{\"epochs\": 0}", "epochs"}, {"{\"epochs\": \"a\"}", "epochs"},
-        {"{\"lr\": -1}", "lr"}, {"{\"optimizer\": \"adam\"}", "sgd, adamw"}, {"{\"loss\": \"hinge\"}", "cross-entropy"},
+        {"{\"lr\": -1}", "lr"}, {"{\"optimizer\": \"adam\"}", "sgd|adamw"}, {"{\"loss\": \"hinge\"}", "cross-entropy"},
         {"{\"momentum\": 1}", "momentum"}, {"{\"momentum\": 0, \"nesterov\": true}", "nesterov"},
         {"{\"loss\": \"mse\", \"label_smoothing\": 0.1}", "label_smoothing"}, {"{\"val\": 0.95}", "val"},
-        {"{\"freeze\": \"x\"}", "freeze"}, {"{\"freeze\": [1]}", "freeze[0]"}, {"[]", "object"}};
+        {"{\"optimizer\": \"sg\"}", "sgd|adamw"}, {"{\"beta2\": 1}", "beta2"},
+        {"{\"schedule\": \"cosine\", \"schedule_floor\": 1}", "above lr"},
+        {"{\"schedule\": \"step\", \"schedule_epochs\": 0}", "schedule_epochs"},
+        {"{\"schedule\": \"step\", \"schedule_gamma\": 0}", "schedule_gamma"}, {"{\"freeze\": \"x\"}", "freeze"},
+        {"{\"freeze\": [1]}", "freeze[0]"}, {"[]", "object"}};
     for (size_t i = 0; i < YK_COUNT(bad); i++) {
         struct train_config c;
         struct yk_diag why = {{0}};

@@ -1,0 +1,130 @@
+#include "scheduler/cli/train_flags.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static yk_err put_number(struct json_out *out, const char *key, const char *flag, const char *text, double lo,
+    double hi, struct yk_diag *why)
+{
+    char *end;
+    if (!text)
+        return YK_OK;
+    errno = 0;
+    double v = strtod(text, &end);
+    if (end == text || *end || errno || !(v >= lo && v <= hi))
+        return yk_fail(why, YK_INVAL, "--%s=%s: a number from %g to %g", flag, text, lo, hi);
+    json_put_key(out, key);
+    json_put_f64(out, v);
+    return YK_OK;
+}
+
+static void put_text(struct json_out *out, const char *key, const char *text)
+{
+    json_put_key(out, key);
+    json_put_str(out, text);
+}
+
+static void put_word(struct json_out *out, const char *key, const char *words, int at)
+{
+    char word[32];
+    train_config_word(words, at, word, sizeof word);
+    put_text(out, key, word);
+}
+
+/* "constant", "cosine", "cosine:LOWEST", "step:EPOCHS", "step:EPOCHS:FACTOR". */
+static yk_err put_schedule(struct json_out *out, const char *text, struct yk_diag *why)
+{
+    char *copy = yk_xstrdup(text), *rest = copy, *kind = strsep(&rest, ":");
+    char *first = strsep(&rest, ":"), *second = strsep(&rest, ":");
+    bool step = strcmp(kind, "step") == 0, cosine = strcmp(kind, "cosine") == 0;
+    yk_err err = YK_OK;
+    if ((!step && !cosine && strcmp(kind, "constant") != 0) || rest || (step && !first) || (!step && second) ||
+        (!step && !cosine && first))
+        err = yk_fail(why, YK_INVAL,
+            "--schedule=%s: constant, cosine[:LOWEST_LR], or step:EPOCHS[:FACTOR] as in step:30:0.1", text);
+    if (!err)
+        put_text(out, "schedule", kind);
+    if (!err && step)
+        err = put_number(out, "schedule_epochs", "schedule=step:EPOCHS", first, 1e-9, 1e6, why);
+    if (!err && step)
+        err = put_number(out, "schedule_gamma", "schedule=step:EPOCHS:FACTOR", second, 1e-9, 1, why);
+    if (!err && cosine)
+        err = put_number(out, "schedule_floor", "schedule=cosine:LOWEST_LR", first, 0, 1e6, why);
+    free(copy);
+    return err;
+}
+
+/* Flags of one optimizer that the other does not read. */
+static yk_err check_optimizer(const struct train_flags *f, struct yk_diag *why)
+{
+    const struct {
+        const char *flag;
+        bool given;
+        int of;
+    } all[] = {{"momentum", f->momentum, TRAIN_SGD}, {"nesterov", f->nesterov, TRAIN_SGD},
+        {"beta1", f->beta1, TRAIN_ADAMW}, {"beta2", f->beta2, TRAIN_ADAMW}, {"eps", f->eps, TRAIN_ADAMW}};
+    for (size_t i = 0; i < YK_COUNT(all); i++)
+        if (all[i].given && all[i].of != f->optimizer)
+            return yk_fail(
+                why, YK_INVAL, "--%s is for --optimizer=%s", all[i].flag, all[i].of == TRAIN_SGD ? "sgd" : "adamw");
+    return YK_OK;
+}
+
+yk_err train_flags_put(const struct train_flags *f, double val, struct json_out *out, struct yk_diag *why)
+{
+    yk_err err = check_optimizer(f, why);
+    json_open(out, '{');
+#define I(key, ...)          \
+    json_put_key(out, #key); \
+    json_put_i64(out, f->key);
+#define F(key, otherwise, lo, hi, flag, ...) \
+    if (!err)                                \
+        err = put_number(out, #key, flag, f->key, lo, hi, why);
+#define O(key, sgd, adamw, lo, hi, flag, ...) F(key, sgd, lo, hi, flag, )
+#define B(key, ...)          \
+    json_put_key(out, #key); \
+    json_put_bool(out, f->key);
+#define W(key, words, ...) put_word(out, #key, words, f->key);
+#define S(key, ...) put_text(out, #key, f->key);
+    TRAIN_CONFIG_FLAGS(I, F, O, B, W, S)
+#undef I
+#undef F
+#undef O
+#undef B
+#undef W
+#undef S
+    if (!err)
+        err = put_schedule(out, f->schedule, why);
+    if (val > 0) {
+        json_put_key(out, "val");
+        json_put_f64(out, val);
+    }
+    json_put_key(out, "freeze");
+    json_open(out, '[');
+    for (int i = 0; i < f->freeze.n; i++)
+        json_put_str(out, f->freeze.at[i]);
+    json_close(out, ']');
+    json_close(out, '}');
+    return err;
+}
+
+yk_err train_flags_read(const struct train_flags *f, double val, struct train_config *out, struct yk_diag *why)
+{
+    struct yk_buf text = {0};
+    struct json_out json;
+    struct json *doc = NULL;
+    *out = (struct train_config){0};
+    json_out_init(&json, &text, 0);
+    yk_err err = train_flags_put(f, val, &json, why);
+    if (!err && text.failed)
+        err = yk_fail(why, YK_NOMEM, "no memory");
+    if (!err)
+        err = json_parse((const char *)text.data, text.len, &doc, why);
+    if (!err)
+        err = train_config_read(doc, out, why);
+    json_free(doc);
+    yk_buf_free(&text);
+    return err;
+}
