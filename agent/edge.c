@@ -5,6 +5,7 @@
 #include "agent/peer.h"
 #include "agent/runner.h"
 #include "agent/source.h"
+#include "agent/training.h"
 #include "common/hash.h"
 
 #include <stdlib.h>
@@ -80,7 +81,7 @@ static int reader_at(const struct edge *e, const struct stage *reader)
 
 bool edge_feeds(const struct edge *e, const struct stage *reader)
 {
-    return reader_at(e, reader) < e->n_readers;
+    return !e->sums && reader_at(e, reader) < e->n_readers;
 }
 
 struct in_slot *edge_ready(struct edge *e, const struct stage *reader, int64_t microbatch)
@@ -102,7 +103,9 @@ static struct in_slot *free_slot(struct edge *e)
 
 static void wake_reader(struct edge *e)
 {
-    if (e->to == &e->p->source)
+    if (e->sums)
+        training_wake(e->to->half);
+    else if (e->to == &e->p->source)
         source_kick(e->p);
     else
         runner_kick(e->p->agent);
@@ -116,7 +119,9 @@ void edge_out_release(struct out_slot *s)
     struct pipeline *p = s->stage->p;
     if (p->state != PIPELINE_READY)
         return;
-    if (s->stage == &p->source)
+    if (s->unit)
+        training_wake(s->stage->half);
+    else if (s->stage == &p->source)
         source_kick(p);
     else
         runner_kick(p->agent);

@@ -72,6 +72,9 @@ static yk_err check_command(struct pipeline *p)
         if (e->credits < 1 || e->credits > PIPELINE_MAX_SLOTS || !e->values.n)
             return yk_fail(why, YK_INVAL, "edge %lld has %lld credits and %zu values", (long long)e->id,
                 (long long)e->credits, e->values.n);
+        if (e->sums && (!train || e->from < 0 || e->to < 0 || e->also.n || codec != CODEC_FP32))
+            return yk_fail(why, YK_INVAL, "edge %lld carries sums of gradients: from a stage of a training to another",
+                (long long)e->id);
         for (size_t k = 0; k < i; k++)
             if (w->edges.at[k].id == e->id)
                 return yk_fail(why, YK_INVAL, "edge %lld comes twice", (long long)e->id);
@@ -476,13 +479,15 @@ static yk_err wire_edges(struct pipeline *p, int64_t *bytes)
             continue;
         e->position = yk_xalloc(n * sizeof *e->position);
         for (size_t k = 0; k < n; k++) {
-            e->position[k] = find_value(e->from->out_values, e->from->n_out, e->w->values.at[k]);
+            e->position[k] = e->sums ? (int)k : find_value(e->from->out_values, e->from->n_out, e->w->values.at[k]);
             if (e->position[k] < 0)
                 return yk_fail(&p->why, YK_INVAL, "stage %lld does not make '%.80s' of edge %lld",
                     (long long)e->from->index, p->graph->values[e->w->values.at[k]].name, (long long)e->w->id);
         }
     }
-    yk_err err = edge_alloc(p, &p->why);
+    yk_err err = p->training ? training_shared_open(p, &p->why) : YK_OK;
+    if (!err)
+        err = edge_alloc(p, &p->why);
     for (int i = 0; i < p->n_edges && !err; i++) {
         struct edge *e = &p->edges[i];
         bool lossy = e->codec != CODEC_FP32;
@@ -665,6 +670,7 @@ void load_start(struct agent *a, struct wire_msg *msg)
         e->from = stage_here(p, e->w->from);
         e->to = stage_here(p, e->w->to);
         e->local = e->from && e->to;
+        e->sums = e->w->sums;
         p->err = take_readers(p, e);
     }
     if (p->err) {

@@ -24,6 +24,7 @@ struct edge;
 struct stage;
 struct pipeline_training; /* training.h */
 struct half;
+struct train_unit;
 
 struct micro { /* of a training: a microbatch's place; steps: of the whole training */
     int64_t step, index, of, steps;
@@ -31,6 +32,7 @@ struct micro { /* of a training: a microbatch's place; steps: of the whole train
 
 struct out_slot {
     struct stage *stage;
+    struct train_unit *unit; /* of an edge of sums: whose step ends with it; else NULL */
     int64_t microbatch, count;
     struct micro micro;
     bool busy;
@@ -83,6 +85,7 @@ struct edge {
     struct stage *readers[PIPELINE_MAX_READERS]; /* `to` first, then the other stages here that read of it */
     int n_readers;
     bool local;
+    bool sums; /* no microbatches: what training_shared.c brings together behind a step */
     struct chan *chan;
     struct core_dial *dialing;
     struct net_timer *dial_timer; /* the receiver waits a moment for the sender's dial */

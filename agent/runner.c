@@ -175,7 +175,7 @@ static void finish(struct agent *a)
     if (p->state == PIPELINE_READY) {
         out->users = 1; /* ours, until all edges have it */
         for (int i = 0; i < p->n_edges; i++)
-            if (p->edges[i].from == s) {
+            if (p->edges[i].from == s && !p->edges[i].sums) {
                 out->users++;
                 edge_push(&p->edges[i], out);
             }

@@ -1,42 +1,7 @@
-#include "agent/training.h"
+#include "agent/training_priv.h"
 
-#include "agent/blob.h"
-#include "agent/control.h"
-#include "agent/runner.h"
-
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct half {
-    struct train_unit *unit;
-    enum trainer_part part;
-};
-
-struct train_unit {
-    struct pipeline *p;
-    struct trainer *trainer;
-    struct stage *first, *last; /* forward and backward; the same if one stage is both */
-    struct half half[2];
-    int64_t *slot; /* by slot: the microbatch between its forward and its backward run, -1 */
-    int n_slots;
-    int64_t step, steps; /* whose microbatches are run; of the whole training */
-    int64_t done;        /* microbatches of it that are through */
-    bool ending;         /* all are: the parameters move, or wait for the norm or for what is sent */
-    bool held;           /* its parameters are being sent, or wait for those of other units */
-    bool due;            /* the end of the step waits for that */
-    double *squares;     /* by parameter; NULL without clipping */
-    double norm;
-    float *states; /* copies of running statistics, for sending: they move with every microbatch */
-    int64_t states_count;
-    yk_err err;
-    struct yk_diag why;
-};
-
-static struct train_unit *unit_of(const struct stage *s)
-{
-    return s->half->unit;
-}
 
 static bool whole(const struct train_unit *u)
 {
@@ -156,32 +121,6 @@ static struct stage *stage_of(struct pipeline *p, int64_t index)
     return NULL;
 }
 
-static struct optim optim_of(const struct train_config *c)
-{
-    struct optim o = optim_default(c->optimizer == TRAIN_ADAMW ? OPTIM_ADAMW : OPTIM_SGD);
-    o.momentum = c->momentum;
-    o.nesterov = c->nesterov;
-    o.weight_decay = c->weight_decay;
-    o.beta1 = c->beta1;
-    o.beta2 = c->beta2;
-    o.eps = c->eps;
-    return o;
-}
-
-static double rate_of(const struct train_config *c, int64_t step, int64_t steps)
-{
-    static const enum optim_curve curves[] = {OPTIM_CONSTANT, OPTIM_STEP, OPTIM_COSINE};
-    double every = c->schedule_epochs * (double)(steps / c->epochs);
-    struct optim_schedule s = {.curve = curves[c->schedule],
-        .lr = c->lr,
-        .warmup = c->warmup,
-        .total = steps,
-        .every = YK_MAX((int64_t)llround(every), (int64_t)1),
-        .gamma = c->schedule_gamma,
-        .floor = c->schedule_floor};
-    return optim_lr(&s, step);
-}
-
 static yk_err weight_data(void *arg, int32_t v, const void **data, struct yk_diag *why)
 {
     struct pipeline *p = arg;
@@ -191,38 +130,13 @@ static yk_err weight_data(void *arg, int32_t v, const void **data, struct yk_dia
     return YK_OK;
 }
 
-/* A weight that is read or whose gradients are made in several places would need them brought together. */
-static yk_err check_shared(const struct train_unit *u, const uint8_t *in_stage, struct yk_diag *why)
-{
-    const struct grad_info *info = &u->p->training->info;
-    const struct graph *g = u->p->graph;
-    for (int32_t i = 0; i < info->n_params; i++) {
-        const struct grad_param *param = &info->params[i];
-        struct search s = {param->value, false};
-        int32_t here = 0;
-        for (int32_t n = 0; n < g->n_nodes && !s.found; n++)
-            if (in_stage[n])
-                node_each_use(&g->nodes[n], look, &s);
-        for (int32_t k = 0; k < param->n_uses; k++)
-            here += in_stage[g->values[g->outputs[param->uses[k]]].producer];
-        if ((here || s.found) && here < param->n_uses)
-            return yk_fail(why, YK_UNSUPPORTED, "'%.80s' is used in several stages: keep its uses in one", param->name);
-    }
-    return YK_OK;
-}
-
-static int32_t tensor_value(const struct grad_info *info, const struct trainer_tensor *x)
-{
-    return x->kind == TRAINER_STATE ? info->states[x->index].value : info->params[x->index].value;
-}
-
 /* The tensor that a row of a set is about: a weight's slots stand behind it. NULL if it is not here. */
 static const struct trainer_tensor *find_tensor(const struct train_unit *u, int32_t value, int32_t slot)
 {
     int32_t n;
     const struct trainer_tensor *all = trainer_tensors(u->trainer, &n);
     for (int32_t i = 0; i < n; i++)
-        if (all[i].kind != TRAINER_SLOT && tensor_value(&u->p->training->info, &all[i]) == value) {
+        if (all[i].kind != TRAINER_SLOT && training_tensor_value(&u->p->training->info, &all[i]) == value) {
             int32_t at = i + 1 + slot;
             bool there = slot < 0 || (at < n && all[at].kind == TRAINER_SLOT && all[at].index == all[i].index);
             return there ? &all[at] : NULL;
@@ -267,13 +181,11 @@ static yk_err open_unit(struct train_unit *u, struct yk_diag *why)
         .max_sizes = p->sizes,
         .backends = &p->agent->backends,
         .pool = p->agent->pool,
-        .optim = optim_of(&t->config),
+        .optim = training_optim(&t->config),
         .in_flight = whole(u) ? 0 : (int)u->first->depth,
         .weight = weight_data,
         .weight_arg = p};
-    yk_err err = check_shared(u, nodes, why);
-    if (!err)
-        err = trainer_open(&c, &u->trainer, why);
+    yk_err err = trainer_open(&c, &u->trainer, why);
     free(nodes);
     free(forms);
     if (!err)
@@ -340,6 +252,7 @@ void training_free_all(struct pipeline *p)
     for (int i = 0; i < t->n_units; i++) {
         free(t->units[i].slot);
         free(t->units[i].squares);
+        training_shared_close(&t->units[i]);
         free(t->units[i].states);
     }
     for (size_t i = 0; i < t->n_kept; i++)
@@ -354,7 +267,7 @@ void training_free_all(struct pipeline *p)
 
 const struct trainer_border *training_border(const struct stage *s)
 {
-    return trainer_border(unit_of(s)->trainer, s->half->part);
+    return trainer_border(training_unit_of(s)->trainer, s->half->part);
 }
 
 int64_t training_bytes(const struct pipeline *p)
@@ -370,7 +283,7 @@ int64_t training_bytes(const struct pipeline *p)
 
 bool training_ready(const struct stage *s, int64_t microbatch, const struct micro *m, int *slot)
 {
-    const struct train_unit *u = unit_of(s);
+    const struct train_unit *u = training_unit_of(s);
     if (m->step != u->step || u->ending)
         return false;
     for (int k = 0; k < u->n_slots; k++) {
@@ -385,13 +298,13 @@ bool training_ready(const struct stage *s, int64_t microbatch, const struct micr
 
 void training_begun(struct stage *s, int slot, int64_t microbatch)
 {
-    unit_of(s)->slot[slot] = microbatch;
+    training_unit_of(s)->slot[slot] = microbatch;
 }
 
 yk_err training_run(struct stage *s, int slot, const struct micro *m, const int64_t *sizes, const struct tensor *in,
     struct tensor *out, struct yk_diag *why)
 {
-    struct train_unit *u = unit_of(s);
+    struct train_unit *u = training_unit_of(s);
     uint64_t seed = trainer_seed((uint64_t)s->p->training->config.seed, m->step, m->index);
     if (!whole(u))
         return trainer_run(u->trainer, s->half->part, slot, sizes, in, out, seed, why);
@@ -410,214 +323,16 @@ yk_err training_run(struct stage *s, int slot, const struct micro *m, const int6
 
 void training_cancel(struct stage *s)
 {
-    trainer_cancel(unit_of(s)->trainer);
-}
-
-/* ---- parts of checkpoint sets ---- */
-
-struct sending_part {
-    struct pipeline *p;
-    struct wire_kept *kept;
-    struct net_iov *iov;
-};
-
-static void begin_end(struct train_unit *u);
-
-static void on_part(void *arg, yk_err err, size_t bytes)
-{
-    (void)bytes;
-    struct sending_part *m = arg;
-    struct pipeline *p = m->p;
-    free(m->kept);
-    free(m->iov);
-    free(m);
-    p->training->sending = false;
-    if (!err && p->state == PIPELINE_READY)
-        for (int i = 0; i < p->training->n_units; i++) {
-            struct train_unit *u = &p->training->units[i];
-            u->held = false;
-            if (u->due)
-                begin_end(u);
-        }
-    pipeline_release(p); /* after an error it is sent again when the connection is back */
-}
-
-/* Sends what all units here hold behind their step, once all have come that far. */
-static void send_part(struct pipeline *p)
-{
-    struct pipeline_training *t = p->training;
-    int32_t n_all = 0, n, k = 0;
-    int n_iov = 0;
-    if (t->sending)
-        return;
-    for (int i = 0; i < t->n_units; i++) {
-        if (!t->units[i].held || t->units[i].step != t->units[0].step)
-            return;
-        trainer_tensors(t->units[i].trainer, &n);
-        n_all += n;
-    }
-    static const uint8_t padding[MEMPLAN_ALIGN];
-    struct sending_part *m = yk_xalloc(sizeof *m);
-    m->p = p;
-    m->kept = yk_xalloc(((size_t)n_all + 1) * sizeof *m->kept);
-    m->iov = yk_xalloc((2 * (size_t)n_all + 1) * sizeof *m->iov);
-    struct wire_part w = {
-        .generation = p->generation, .job = p->load->job, .step = t->units[0].step, .kept = {m->kept, (size_t)n_all}};
-    for (int i = 0; i < t->n_units; i++) {
-        const struct train_unit *u = &t->units[i];
-        const struct trainer_tensor *all = trainer_tensors(u->trainer, &n);
-        const float *states = u->states;
-        for (int32_t j = 0, slot = 0; j < n; j++) {
-            const struct trainer_tensor *x = &all[j];
-            int64_t bytes = shape_bytes(&x->shape), pad = -bytes & (MEMPLAN_ALIGN - 1);
-            slot = x->kind == TRAINER_SLOT ? slot + 1 : -1;
-            m->kept[k++] =
-                (struct wire_kept){.value = tensor_value(&t->info, x), .slot = slot, .offset = w.bytes, .bytes = bytes};
-            if (bytes > 0)
-                m->iov[n_iov++] = (struct net_iov){x->kind == TRAINER_STATE ? states : x->data, (size_t)bytes};
-            if (pad > 0)
-                m->iov[n_iov++] = (struct net_iov){padding, (size_t)pad};
-            if (x->kind == TRAINER_STATE)
-                states += shape_count(&x->shape);
-            w.bytes += bytes + pad;
-        }
-    }
-    p->busy++;
-    t->sending = true;
-    if (blob_part(p->agent, &w, m->iov, n_iov, on_part, m) == YK_OK)
-        return;
-    t->sending = false;
-    free(m->kept);
-    free(m->iov);
-    free(m);
-    p->busy--; /* not the last: the caller holds the pipeline, or it is among the agent's */
-}
-
-void training_retry(struct pipeline *p)
-{
-    if (p->training && p->state == PIPELINE_READY && p->training->n_units)
-        send_part(p);
-}
-
-/* ---- the end of a step ---- */
-
-static void copy_states(struct train_unit *u)
-{
-    int32_t n;
-    const struct trainer_tensor *all = trainer_tensors(u->trainer, &n);
-    float *to = u->states;
-    for (int32_t i = 0; i < n; i++)
-        if (all[i].kind == TRAINER_STATE) {
-            memcpy(to, all[i].data, (size_t)shape_bytes(&all[i].shape));
-            to += shape_count(&all[i].shape);
-        }
-}
-
-static void move_run(void *arg)
-{
-    struct train_unit *u = arg;
-    const struct train_config *c = &u->p->training->config;
-    if (!u->squares)
-        trainer_fold(u->trainer, NULL);
-    u->err = trainer_step(
-        u->trainer, rate_of(c, u->step, u->steps), u->step + 1, optim_clip_scale(c->clip_norm, u->norm), &u->why);
-    copy_states(u);
-}
-
-static void move_done(void *arg)
-{
-    struct train_unit *u = arg;
-    struct pipeline *p = u->p;
-    u->ending = false;
-    u->done = 0;
-    u->step++;
-    if (u->err && p->state == PIPELINE_READY)
-        pipeline_fail(p, u->first->index, "", u->err, "step %lld: %s", (long long)u->step - 1, u->why.text);
-    if (p->state == PIPELINE_READY && (u->step % p->training->save_every == 0 || u->step == u->steps)) {
-        u->held = true;
-        send_part(p);
-    }
-    pipeline_release(p);
-    runner_kick(p->agent);
-}
-
-static void move(struct train_unit *u)
-{
-    u->p->busy++;
-    worker_post(u->p->agent->runner_thread, move_run, move_done, u);
-}
-
-static void fold_run(void *arg)
-{
-    struct train_unit *u = arg;
-    memset(u->squares, 0, (size_t)u->p->training->info.n_params * sizeof *u->squares);
-    trainer_fold(u->trainer, u->squares);
-}
-
-/* The square sums of all units here, once all have them. */
-static void fold_done(void *arg)
-{
-    struct train_unit *u = arg;
-    struct pipeline *p = u->p;
-    struct pipeline_training *t = p->training;
-    u->norm = -1; /* is waited for */
-    bool all = p->state == PIPELINE_READY;
-    for (int i = 0; i < t->n_units; i++)
-        all = all && t->units[i].ending && t->units[i].norm < 0 && t->units[i].step == u->step;
-    if (all) {
-        int64_t *values = yk_xalloc(((size_t)t->info.n_params + 1) * sizeof *values);
-        double *sums = yk_xalloc(((size_t)t->info.n_params + 1) * sizeof *sums);
-        size_t n = 0;
-        for (int i = 0; i < t->n_units; i++)
-            for (int32_t k = 0; k < t->info.n_params; k++)
-                if (trainer_owns(t->units[i].trainer, k)) {
-                    values[n] = t->info.params[k].value;
-                    sums[n++] = t->units[i].squares[k];
-                }
-        struct wire_norms w = {.generation = p->generation, .step = u->step, .values = {values, n}, .sums = {sums, n}};
-        if (control_send(p->agent, WIRE_TYPE_norms, &w) != YK_OK)
-            pipeline_fail(
-                p, u->first->index, "", YK_CLOSED, "the norm of step %lld cannot be told to yoked", (long long)u->step);
-        free(values);
-        free(sums);
-    }
-    pipeline_release(p);
-}
-
-void training_norm(struct pipeline *p, const struct wire_norm *w)
-{
-    struct pipeline_training *t = p->training;
-    for (int i = 0; t && p->state == PIPELINE_READY && i < t->n_units; i++) {
-        struct train_unit *u = &t->units[i];
-        if (!u->ending || u->norm >= 0 || u->step != w->step || !(w->norm >= 0))
-            continue;
-        u->norm = w->norm;
-        move(u);
-    }
-}
-
-static void begin_end(struct train_unit *u)
-{
-    u->ending = true;
-    u->due = u->held;
-    if (u->due)
-        return;
-    if (!u->squares) {
-        move(u);
-        return;
-    }
-    u->norm = 0;
-    u->p->busy++;
-    worker_post(u->p->agent->runner_thread, fold_run, fold_done, u);
+    trainer_cancel(training_unit_of(s)->trainer);
 }
 
 void training_ran(struct stage *s, int slot, const struct micro *m)
 {
-    struct train_unit *u = unit_of(s);
+    struct train_unit *u = training_unit_of(s);
     u->steps = m->steps;
     if (s != u->last)
         return;
     u->slot[slot] = -1;
     if (++u->done == m->of)
-        begin_end(u);
+        training_end(u);
 }

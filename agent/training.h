@@ -47,6 +47,10 @@ void training_begun(struct stage *s, int slot, int64_t microbatch);
 void training_ran(struct stage *s, int slot, const struct micro *m); /* it went well */
 void training_cancel(struct stage *s);
 void training_norm(struct pipeline *p, const struct wire_norm *w);
+/* The edges of sums: what each unit sends and takes at the end of a step. Errors: YK_INVAL where they do not bring all
+ * gradients of a weight to a unit that uses it. */
+yk_err training_shared_open(struct pipeline *p, struct yk_diag *why);
+void training_wake(struct half *h);      /* something that the end of its step may wait for has come or gone */
 void training_retry(struct pipeline *p); /* a connection to yoked is back */
 
 #endif

@@ -63,7 +63,8 @@
     F(STR, peer, _)           /* agent id of the other end; own id if local */ \
     F(STRS, urls, _)          /* where this agent reaches the peer, best first; empty: the peer dials */ \
     F(BIN, ticket, _)         /* 16 bytes, one use, proves the edge to the other end */ \
-    F(I64, credits, _)        /* slots at the receiver */
+    F(I64, credits, _)        /* slots at the receiver */ \
+    F(BOOL, sums, _)          /* of a training: sums of gradients of weights that both stages use, behind each step */
 #define WIRE_PART_node_time(F) \
     F(I64, node, _) \
     F(STR, form, _) \

@@ -15,7 +15,8 @@ struct loading { /* what the load messages of one pipeline are made from */
     uint8_t (*tickets)[16];
     int64_t **values, **also; /* by edge */
     int32_t *stage_of;
-    int32_t *pair; /* of a training: by stage, the stage with the other half of its work */
+    int32_t *pair;      /* of a training: by stage, the stage with the other half of its work */
+    int32_t first_sums; /* edges from here on carry sums of gradients behind each step */
 };
 
 static struct fleet_agent *end_of(const struct loading *l, int32_t stage)
@@ -34,10 +35,12 @@ static void fill_edge(
         .to = e->to,
         .also = {l->also[i], (size_t)e->n_also},
         .values = {l->values[i], (size_t)e->n_values},
-        .codec = plan_codec_name(plan_codec_of(l->g->plan, l->g->pipeline, e->from, e->to)),
+        .codec = plan_codec_name(
+            i >= l->first_sums ? CODEC_FP32 : plan_codec_of(l->g->plan, l->g->pipeline, e->from, e->to)),
         .peer = peer->id,
         .ticket = {l->tickets[i], 16},
-        .credits = l->line->depth};
+        .credits = i >= l->first_sums ? 1 : l->line->depth,
+        .sums = i >= l->first_sums};
     /* The sender dials if the receiver can be dialled; else the receiver does. */
     bool receiver_listens = to->n_urls > 0;
     if (from != to && (self == from) == receiver_listens) {
@@ -174,6 +177,10 @@ static yk_err find_edges(struct loading *l, struct yk_diag *why)
     }
     if (!err)
         err = join_edges(l, &shapes, why);
+    l->first_sums = l->edges.n;
+    if (!err && l->pair)
+        err = training_sum_edges(
+            l->g->job->training, l->line->n_stages, l->stage_of, l->pair, &l->edges, &l->first_sums, why);
     shapes_fini(&shapes);
     if (err)
         return err;

@@ -1,0 +1,184 @@
+/* The end of a step: what other units need of the sums of gradients goes to them and theirs comes (training_shared.c),
+ * the norm is made by yoked if one is wanted, parameters move, and what is to be kept is sent. */
+#include "agent/training_priv.h"
+
+#include "agent/control.h"
+#include "agent/runner.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct optim training_optim(const struct train_config *c)
+{
+    struct optim o = optim_default(c->optimizer == TRAIN_ADAMW ? OPTIM_ADAMW : OPTIM_SGD);
+    o.momentum = c->momentum;
+    o.nesterov = c->nesterov;
+    o.weight_decay = c->weight_decay;
+    o.beta1 = c->beta1;
+    o.beta2 = c->beta2;
+    o.eps = c->eps;
+    return o;
+}
+
+double training_rate(const struct train_config *c, int64_t step, int64_t steps)
+{
+    static const enum optim_curve curves[] = {OPTIM_CONSTANT, OPTIM_STEP, OPTIM_COSINE};
+    double every = c->schedule_epochs * (double)(steps / c->epochs);
+    struct optim_schedule s = {.curve = curves[c->schedule],
+        .lr = c->lr,
+        .warmup = c->warmup,
+        .total = steps,
+        .every = YK_MAX((int64_t)llround(every), (int64_t)1),
+        .gamma = c->schedule_gamma,
+        .floor = c->schedule_floor};
+    return optim_lr(&s, step);
+}
+
+static void copy_states(struct train_unit *u)
+{
+    int32_t n;
+    const struct trainer_tensor *all = trainer_tensors(u->trainer, &n);
+    float *to = u->states;
+    for (int32_t i = 0; i < n; i++)
+        if (all[i].kind == TRAINER_STATE) {
+            memcpy(to, all[i].data, (size_t)shape_bytes(&all[i].shape));
+            to += shape_count(&all[i].shape);
+        }
+}
+
+static void move_run(void *arg)
+{
+    struct train_unit *u = arg;
+    const struct train_config *c = &u->p->training->config;
+    if (!u->squares)
+        trainer_fold(u->trainer, NULL);
+    u->err = trainer_step(
+        u->trainer, training_rate(c, u->step, u->steps), u->step + 1, optim_clip_scale(c->clip_norm, u->norm), &u->why);
+    copy_states(u);
+}
+
+static void move_done(void *arg)
+{
+    struct train_unit *u = arg;
+    struct pipeline *p = u->p;
+    u->ending = u->moving = u->shared.taken = false;
+    u->done = 0;
+    u->step++;
+    if (u->err && p->state == PIPELINE_READY)
+        pipeline_fail(p, u->first->index, "", u->err, "step %lld: %s", (long long)u->step - 1, u->why.text);
+    if (p->state == PIPELINE_READY && (u->step % p->training->save_every == 0 || u->step == u->steps)) {
+        u->held = true;
+        training_save(p);
+    }
+    pipeline_release(p);
+    runner_kick(p->agent);
+}
+
+static void move(struct train_unit *u)
+{
+    u->p->busy++;
+    worker_post(u->p->agent->runner_thread, move_run, move_done, u);
+}
+
+static void fold_run(void *arg)
+{
+    struct train_unit *u = arg;
+    memset(u->squares, 0, (size_t)u->p->training->info.n_params * sizeof *u->squares);
+    trainer_fold(u->trainer, u->squares);
+}
+
+/* The square sums of all units here, once all have them. */
+static void fold_done(void *arg)
+{
+    struct train_unit *u = arg;
+    struct pipeline *p = u->p;
+    struct pipeline_training *t = p->training;
+    u->norm = -1; /* is waited for */
+    bool all = p->state == PIPELINE_READY;
+    for (int i = 0; i < t->n_units; i++)
+        all = all && t->units[i].ending && t->units[i].norm < 0 && t->units[i].step == u->step;
+    if (all) {
+        int64_t *values = yk_xalloc(((size_t)t->info.n_params + 1) * sizeof *values);
+        double *sums = yk_xalloc(((size_t)t->info.n_params + 1) * sizeof *sums);
+        size_t n = 0;
+        for (int i = 0; i < t->n_units; i++)
+            for (int32_t k = 0; k < t->info.n_params; k++)
+                if (trainer_owns(t->units[i].trainer, k)) {
+                    values[n] = t->info.params[k].value;
+                    sums[n++] = t->units[i].squares[k];
+                }
+        struct wire_norms w = {.generation = p->generation, .step = u->step, .values = {values, n}, .sums = {sums, n}};
+        if (control_send(p->agent, WIRE_TYPE_norms, &w) != YK_OK)
+            pipeline_fail(
+                p, u->first->index, "", YK_CLOSED, "the norm of step %lld cannot be told to yoked", (long long)u->step);
+        free(values);
+        free(sums);
+    }
+    pipeline_release(p);
+}
+
+void training_norm(struct pipeline *p, const struct wire_norm *w)
+{
+    struct pipeline_training *t = p->training;
+    for (int i = 0; t && p->state == PIPELINE_READY && i < t->n_units; i++) {
+        struct train_unit *u = &t->units[i];
+        if (!u->ending || u->norm >= 0 || u->step != w->step || !(w->norm >= 0))
+            continue;
+        u->norm = w->norm;
+        move(u);
+    }
+}
+
+static void take_run(void *arg)
+{
+    training_shared_take(arg);
+}
+
+static void take_done(void *arg)
+{
+    struct train_unit *u = arg;
+    struct pipeline *p = u->p;
+    u->moving = false;
+    u->shared.taken = true;
+    if (p->state == PIPELINE_READY) {
+        training_shared_done(u);
+        training_wake(&u->half[0]);
+    }
+    pipeline_release(p);
+}
+
+void training_wake(struct half *h)
+{
+    struct train_unit *u = h->unit;
+    struct pipeline *p = u->p;
+    if (!u->ending || u->moving || p->state != PIPELINE_READY)
+        return;
+    if (!u->shared.taken) {
+        if (!training_shared_here(u))
+            return;
+        u->moving = true;
+        p->busy++;
+        worker_post(p->agent->runner_thread, take_run, take_done, u);
+        return;
+    }
+    u->due = u->held;
+    if (u->due || !training_shared_gone(u))
+        return;
+    u->moving = true;
+    if (!u->squares) {
+        move(u);
+        return;
+    }
+    u->norm = 0;
+    p->busy++;
+    worker_post(p->agent->runner_thread, fold_run, fold_done, u);
+}
+
+void training_end(struct train_unit *u)
+{
+    u->ending = true;
+    u->shared.taken = u->shared.n_in == 0;
+    training_shared_send(u);
+    training_wake(&u->half[0]);
+}

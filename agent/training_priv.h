@@ -1,0 +1,76 @@
+/* What training*.c share. */
+#ifndef YK_TRAINING_PRIV_H
+#define YK_TRAINING_PRIV_H
+
+#include "agent/training.h"
+
+struct half {
+    struct train_unit *unit;
+    enum trainer_part part;
+};
+
+struct train_unit {
+    struct pipeline *p;
+    struct trainer *trainer;
+    struct stage *first, *last; /* forward and backward; the same if one stage is both */
+    struct half half[2];
+    int64_t *slot; /* by slot: the microbatch between its forward and its backward run, -1 */
+    int n_slots;
+    int64_t step, steps; /* whose microbatches are run; of the whole training */
+    int64_t done;        /* microbatches of it that are through */
+    bool ending;         /* all are: the parameters move, or wait for the norm or for what is sent */
+    bool held;           /* its parameters are being sent, or wait for those of other units */
+    bool due;            /* the end of the step waits for that */
+    double *squares;     /* by parameter; NULL without clipping */
+    double norm;
+    struct shared { /* of weights that other units use too */
+        struct edge **out, **in;
+        struct out_slot *slots; /* by out */
+        struct shared_place {
+            struct edge *edge;
+            size_t at; /* among its tensors */
+            float *to;
+            int64_t bytes;
+        } * places;
+        int n_out, n_in, n_places;
+        bool taken;    /* this step's sums of others */
+        uint8_t *left; /* by parameter: another unit sends it for checkpoints */
+    } shared;
+    bool moving;   /* the runner has it */
+    float *states; /* copies of running statistics, for sending: they move with every microbatch */
+    int64_t states_count;
+    yk_err err;
+    struct yk_diag why;
+};
+
+/* The weight that a tensor of a trainer is, or belongs to. */
+static inline int32_t training_tensor_value(const struct grad_info *info, const struct trainer_tensor *x)
+{
+    return x->kind == TRAINER_STATE ? info->states[x->index].value : info->params[x->index].value;
+}
+
+static inline struct train_unit *training_unit_of(const struct stage *s)
+{
+    return s->half->unit;
+}
+
+/* training_shared.c: sends what others need of this unit's sums, says whether all of theirs is here, takes it (runner),
+ * gives its slots back, and says whether ours is gone, so that it may be folded. */
+void training_shared_send(struct train_unit *u);
+bool training_shared_here(const struct train_unit *u);
+bool training_shared_gone(const struct train_unit *u);
+void training_shared_take(struct train_unit *u);
+void training_shared_done(struct train_unit *u);
+void training_shared_close(struct train_unit *u);
+
+/* training_end.c: the optimizer of a configuration, and the rate of a step. */
+struct optim training_optim(const struct train_config *c);
+double training_rate(const struct train_config *c, int64_t step, int64_t steps);
+
+/* training_save.c: sends what all units here hold behind their step, once all have come that far. */
+void training_save(struct pipeline *p);
+
+/* training_end.c: all microbatches of the unit's step are through. */
+void training_end(struct train_unit *u);
+
+#endif
