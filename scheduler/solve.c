@@ -72,6 +72,8 @@ static yk_err search_size(struct pool *pool, struct size_pool *p, const struct s
     const struct solve_hints *hints, struct yk_buf *reasons, struct yk_diag *why)
 {
     const struct view *v = p->model.view;
+    int64_t sizes[SOLVE_SIZES];
+    int32_t n_searches = solve_sizes(req, sizes) * (req->source >= 0 ? 1 : v->n_agents);
     for (int32_t source = 0; source < v->n_agents; source++) {
         struct solve_chain chains[CHAINS];
         int32_t n = 0;
@@ -82,7 +84,7 @@ static yk_err search_size(struct pool *pool, struct size_pool *p, const struct s
             pool->least_ms = YK_MIN(pool->least_ms, p->at[i].cost_ms);
         yk_err err = YK_OK;
         if (req->training) {
-            if ((err = solve_pool_splits(pool, p, source, why)))
+            if ((err = solve_pool_splits(pool, p, source, n_searches, why)))
                 return err;
             continue;
         }

@@ -59,19 +59,37 @@ yk_err solve_pool_chain(struct size_pool *p, const struct solve_chain *chain, st
     return err;
 }
 
-yk_err solve_pool_splits(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why)
+/* Takes the splits. A way over two cuts may have no link. */
+static void add_splits(struct size_pool *p, int32_t source, struct solve_split *splits, int32_t n)
 {
-    struct solve_split splits[SPLITS];
-    int32_t n = 0;
-    yk_err err = solve_train_splits(&p->model, source, splits, SPLITS, &n, why);
     for (int32_t i = 0; i < n; i++) {
         struct cost_line line;
-        if (!err && !cost_price(&p->model, source, splits[i].agent, splits[i].n_stages, splits[i].stage_of, NULL, 0,
-                        &line, NULL)) /* a way over two cuts may have no link */
+        if (!cost_price(
+                &p->model, source, splits[i].agent, splits[i].n_stages, splits[i].stage_of, NULL, 0, &line, NULL))
             solve_pool_add(p, &line);
         solve_train_fini(&splits[i]);
     }
-    pool->bound_ms = YK_MIN(pool->bound_ms, solve_train_bound(&p->model));
+}
+
+yk_err solve_pool_splits(struct pool *pool, struct size_pool *p, int32_t source, int32_t searches, struct yk_diag *why)
+{
+    struct solve_split splits[SPLITS];
+    int32_t n = 0;
+    bool all = false;
+    yk_err err = YK_OK;
+    if (solve_train_chains(&p->model) * searches <= SOLVE_TRAIN_ALL) {
+        err = solve_train_all(&p->model, source, pool->least_ms, 1.0 / searches, splits, SPLITS, &n, &all, why);
+        for (int32_t i = 0; i < n; i++) {
+            pool->least_ms = YK_MIN(pool->least_ms, splits[i].cost_ms);
+            pool->bound_ms = YK_MIN(pool->bound_ms, splits[i].cost_ms);
+        }
+        add_splits(p, source, splits, n);
+    }
+    if (!err && !all) {
+        err = solve_train_splits(&p->model, source, splits, SPLITS, &n, why);
+        add_splits(p, source, splits, n);
+        pool->bound_ms = YK_MIN(pool->bound_ms, solve_train_bound(&p->model));
+    }
     return err;
 }
 

@@ -242,14 +242,40 @@ static void search(struct work *w, int32_t source, struct state *s)
             }
 }
 
+void solve_train_make(const struct solve_training *t, int32_t n_nodes, const int32_t *agent, const int32_t *end,
+    int32_t blocks, struct solve_split *out)
+{
+    int32_t *block_of = yk_xalloc(((size_t)t->n_forward + 1) * sizeof *block_of);
+    int32_t *back = yk_xalloc(((size_t)blocks + 1) * sizeof *back); /* by block: its backward stage, 0: none */
+    *out = (struct solve_split){.n_stages = blocks};
+    out->agent = yk_xalloc(2 * (size_t)blocks * sizeof *out->agent);
+    out->stage_of = yk_xalloc(((size_t)n_nodes + 1) * sizeof *out->stage_of);
+    for (int32_t f = 0, b = 0; f < t->n_forward; f++) {
+        b += f == end[b];
+        block_of[f] = b;
+    }
+    memcpy(out->agent, agent, (size_t)blocks * sizeof *agent);
+    for (int32_t i = t->first_backward; i < n_nodes; i++)
+        back[block_of[t->of[i]]] = 1;
+    for (int32_t b = blocks - 2; b >= 0; b--)
+        if (back[b]) {
+            out->agent[out->n_stages] = agent[b];
+            back[b] = out->n_stages++;
+        }
+    for (int32_t i = 0; i < n_nodes; i++) {
+        int32_t b = block_of[t->of[i]];
+        out->stage_of[i] = i < t->first_backward || b == blocks - 1 ? b : back[b];
+    }
+    free(block_of);
+    free(back);
+}
+
 static void take(const struct work *w, struct state *s, int32_t mask, int32_t agent, struct solve_split *out)
 {
-    const struct graph *g = w->m->graph;
     int32_t chain[SOLVE_TRAIN_AGENTS], end[SOLVE_TRAIN_AGENTS], k = 0;
     int32_t a = agent, p = w->n_places - 1;
     const struct state *end_state = at(s, w, mask, a, p);
-    out->bottleneck_ms = end_state->worst;
-    out->cost_ms = end_state->sum + (double)(w->m->count - 1) * end_state->worst;
+    double bottleneck = end_state->worst, cost = end_state->sum + (double)(w->m->count - 1) * end_state->worst;
     while (a >= 0) { /* from the last to the first */
         const struct state *st = at(s, w, mask, a, p);
         chain[k] = w->agents[a];
@@ -258,19 +284,16 @@ static void take(const struct work *w, struct state *s, int32_t mask, int32_t ag
         a = st->before_agent;
         p = st->before_place;
     }
-    out->n_stages = 2 * k - 1;
-    out->agent = yk_xalloc((size_t)out->n_stages * sizeof *out->agent);
-    out->stage_of = yk_xalloc(((size_t)g->n_nodes + 1) * sizeof *out->stage_of);
-    for (int32_t i = 0; i < k; i++) {
-        out->agent[i] = chain[k - 1 - i];
-        out->agent[2 * k - 2 - i] = chain[k - 1 - i];
+    for (int32_t i = 0; i < k / 2; i++) { /* from the first to the last */
+        int32_t c = chain[i], e = end[i];
+        chain[i] = chain[k - 1 - i];
+        end[i] = end[k - 1 - i];
+        chain[k - 1 - i] = c;
+        end[k - 1 - i] = e;
     }
-    for (int32_t n = 0; n < g->n_nodes; n++) {
-        int32_t stage = 0;
-        while (w->t->of[n] >= end[k - 1 - stage])
-            stage++;
-        out->stage_of[n] = n < w->t->first_backward ? stage : 2 * k - 2 - stage;
-    }
+    solve_train_make(w->t, w->m->graph->n_nodes, chain, end, k, out);
+    out->bottleneck_ms = bottleneck;
+    out->cost_ms = cost;
 }
 
 static void close_work(struct work *w)

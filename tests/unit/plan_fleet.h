@@ -168,7 +168,7 @@ static inline void pf_random_of(struct pf *f, const struct graph *g, struct yk_r
             snprintf(a->why_not, sizeof a->why_not, "is hot");
         }
         if (yk_rng_below(r, 2)) {
-            double ms[64];
+            double ms[128];
             for (int32_t k = 0; k < g->n_nodes; k++)
                 ms[k] = pf_spread(r, 0.01, 2);
             pf_profile(f, i, ms, g->n_nodes - (yk_rng_below(r, 12) == 0));

@@ -10,7 +10,7 @@
 #include "common/op.h"
 #include "tests/unit/plan_fleet.h"
 
-#define PO_NODES 64
+#define PO_NODES 128
 #define PO_STAGES 16
 #define PO_RESOURCES (PF_AGENTS + 2 * PF_LINKS)
 
@@ -398,6 +398,60 @@ static inline void po_visit(struct po_walk *w, int32_t from)
     l->n_stages--;
 }
 
+/* The nodes of a training belong to blocks of consecutive forward nodes: a stage for what is before the backward part,
+ * then, last block first, a stage for the rest of each block that has a rest; the last block is one stage. */
+static inline void po_training_stages(
+    const struct solve_training *t, int32_t n_nodes, const int32_t *end, int32_t blocks, struct po_line *l)
+{
+    int32_t stage[PO_STAGES];
+    for (int32_t b = 0; b < blocks; b++)
+        stage[b] = -1;
+    l->n_stages = blocks;
+    for (int32_t b = blocks - 1; b >= 0; b--)
+        for (int32_t i = 0; i < n_nodes; i++) {
+            int32_t home = 0;
+            while (t->of[i] >= end[home])
+                home++;
+            if (home != b)
+                continue;
+            if (i < t->first_backward || b == blocks - 1) {
+                l->stage_of[i] = b;
+                continue;
+            }
+            if (stage[b] < 0) {
+                l->agent[l->n_stages] = l->agent[b];
+                stage[b] = l->n_stages++;
+            }
+            l->stage_of[i] = stage[b];
+        }
+}
+
+static inline void po_visit_training(struct po_walk *w, int32_t *end, int32_t blocks, int32_t from)
+{
+    const struct po *o = w->o;
+    const struct solve_training *t = o->q->training;
+    if (from == t->n_forward) {
+        struct po_line *l = &w->now;
+        po_training_stages(t, o->g->n_nodes, end, blocks, l);
+        bool pinned =
+            (o->q->pin_first && l->agent[0] != w->source) || (o->q->pin_last && l->agent[l->n_stages - 1] != w->source);
+        if (!pinned && po_price(o, l) && po_fits(o, l)) {
+            assert_true(w->n < w->most);
+            w->lines[w->n++] = *l;
+        }
+        return;
+    }
+    for (int32_t a = 0; a < o->v->n_agents; a++) {
+        bool taken = !o->v->agents[a].usable || o->v->agents[a].memory_bytes <= 0;
+        for (int32_t k = 0; k < blocks; k++)
+            taken = taken || w->now.agent[k] == a;
+        for (end[blocks] = from + 1; !taken && end[blocks] <= t->n_forward; end[blocks]++) {
+            w->now.agent[blocks] = a;
+            po_visit_training(w, end, blocks + 1, end[blocks]);
+        }
+    }
+}
+
 static inline bool po_apart(const struct po_line *a, const struct po_line *b)
 {
     for (int32_t i = 0; i < a->n_stages; i++)
@@ -457,7 +511,11 @@ static inline void po_solve(const struct solve_request *q, const struct view *v,
                 continue;
             struct po_walk w = {.o = &o, .source = source, .lines = lines, .most = (int32_t)YK_COUNT(lines)};
             w.now.source = source;
-            po_visit(&w, 0);
+            int32_t end[PO_STAGES];
+            if (q->training)
+                po_visit_training(&w, end, 0, 0);
+            else
+                po_visit(&w, 0);
             for (int32_t i = 0; i < w.n; i++)
                 if (po_cost(&o, &lines[i]) < best->cost_ms) {
                     best->cost_ms = po_cost(&o, &lines[i]);
@@ -466,7 +524,7 @@ static inline void po_solve(const struct solve_request *q, const struct view *v,
                     best->n_lines = 1;
                     best->line = lines[i];
                 }
-            if (q->replicas && !q->pin_first && !q->pin_last) {
+            if (q->replicas && !q->training && !q->pin_first && !q->pin_last) {
                 const struct po_line *chosen[PF_AGENTS + 1];
                 double cost = po_sets(&w, chosen, 0, 0, best->cost_ms);
                 if (cost < best->cost_ms) {

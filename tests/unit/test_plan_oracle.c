@@ -1,5 +1,6 @@
 /* The planner against an oracle that knows nothing of it (plan_oracle.h): random graphs and fleets with everything that
  * the closed form knows. A twentieth of it by default, all with YOKE_FULL=1; YOKE_SEED chooses the seeds. */
+#include "common/grad.h"
 #include "tests/unit/plan_oracle.h"
 
 static uint64_t first_seed(void)
@@ -48,16 +49,44 @@ static void rich_profiles(struct pf *f, const struct graph *g, struct yk_rng *r)
 }
 
 struct instance {
-    struct graph *g;
+    struct graph *forward, *g; /* forward: NULL, or what g trains */
+    struct grad_info info;
+    struct solve_training training;
     struct pf f;
     struct solve_request q;
 };
 
-static void make(struct instance *i, uint64_t seed, enum solve_objective objective)
+/* A random graph with something to train. */
+static void make_training(struct instance *i, struct yk_rng *r)
+{
+    struct grad_options options;
+    grad_options_init(&options);
+    options.loss = GRAD_MSE;
+    while (true) {
+        i->forward = pf_random_graph(r);
+        if (grad_build(i->forward, &options, &i->g, &i->info, NULL) == YK_OK)
+            break;
+        graph_close(i->forward);
+    }
+    i->training = (struct solve_training){.of = i->info.of,
+        .n_forward = i->forward->n_nodes,
+        .first_loss = i->info.first_loss,
+        .first_backward = i->info.first_backward,
+        .state_bytes = (int64_t)yk_rng_below(r, 3)};
+    i->q.training = &i->training;
+}
+
+enum what { LATENCY, THROUGHPUT, TRAINING };
+
+static void make(struct instance *i, uint64_t seed, enum what what)
 {
     struct yk_rng r;
     yk_rng_seed(&r, seed);
-    i->g = pf_random_graph(&r);
+    memset(i, 0, sizeof *i);
+    if (what == TRAINING)
+        make_training(i, &r);
+    else
+        i->g = pf_random_graph(&r);
     pf_random(&i->f, i->g, &r);
     rich_profiles(&i->f, i->g, &r);
     if (yk_rng_below(&r, 3)) /* so that splits pay more often */
@@ -66,14 +95,15 @@ static void make(struct instance *i, uint64_t seed, enum solve_objective objecti
             i->f.links[k].latency_ms *= 0.1;
         }
     struct solve_request *q = &i->q;
-    *q = (struct solve_request){.graph = i->g, .model = "m", .objective = objective, .closed_form = true};
-    q->job = objective == SOLVE_LATENCY ? "infer" : "batch";
+    *q = (struct solve_request){.graph = i->g, .model = "m", .closed_form = true, .training = q->training};
+    q->objective = what == LATENCY ? SOLVE_LATENCY : SOLVE_THROUGHPUT;
+    q->job = what == LATENCY ? "infer" : what == TRAINING ? "train" : "batch";
     q->batch = 1 + (int64_t)yk_rng_below(&r, 24);
     q->microbatch = yk_rng_below(&r, 3) ? 0 : 1 + (int64_t)yk_rng_below(&r, (uint64_t)q->batch);
     q->source = yk_rng_below(&r, 3) ? (int32_t)yk_rng_below(&r, (uint64_t)i->f.view.n_agents) : -1;
     q->pin_first = yk_rng_below(&r, 8) == 0;
     q->pin_last = yk_rng_below(&r, 8) == 0;
-    q->replicas = objective != SOLVE_LATENCY && yk_rng_below(&r, 2);
+    q->replicas = what == THROUGHPUT && yk_rng_below(&r, 3);
     uint64_t codec = yk_rng_below(&r, 4);
     q->codec_allowed = codec == 0 ? int8_too : codec == 1 ? fp16_too : NULL;
 }
@@ -82,6 +112,8 @@ static void done(struct instance *i)
 {
     pf_fini(&i->f);
     graph_close(i->g);
+    if (i->forward)
+        graph_close(i->forward);
 }
 
 struct seen { /* so that nothing is proven of instances that do not have it */
@@ -113,7 +145,7 @@ static void compare(uint64_t seed, struct instance *i, struct seen *seen)
     if (fabs(best.cost_ms - cost) > 1e-9 * cost)
         fail_msg("YOKE_SEED=%llu: cost_ms %.15g, the least is %.15g (%d pipelines, microbatch %lld)\n%s", id, cost,
             best.cost_ms, best.n_lines, (long long)best.microbatch, p->explanation);
-    if (p->bound_ms > best.cost_ms * (1 + 1e-9) || (p->bound_ms < best.cost_ms * (1 - 1e-9)))
+    if (p->bound_ms > best.cost_ms * (1 + 1e-9) || p->bound_ms < best.cost_ms * (1 - 1e-9))
         fail_msg("YOKE_SEED=%llu: bound_ms %.15g, the least is %.15g", id, p->bound_ms, best.cost_ms);
     /* The event model may take one that costs more by the closed form, and says so. */
     i->q.closed_form = false;
@@ -153,13 +185,13 @@ static void compare(uint64_t seed, struct instance *i, struct seen *seen)
     plan_free(q);
 }
 
-static void objective(enum solve_objective o)
+static void objective(enum what what)
 {
     struct seen seen = {0};
     uint64_t n = instances(10000);
     for (uint64_t seed = first_seed(), end = seed + n; seed < end; seed++) {
         struct instance i;
-        make(&i, seed, o);
+        make(&i, seed, what);
         compare(seed, &i, &seen);
         done(&i);
     }
@@ -170,19 +202,25 @@ static void objective(enum solve_objective o)
         seen.by_step);
     assert_true(seen.plans > (int)n / 2 && seen.split > (int)n / 40 && seen.dag > (int)n / 20 &&
                 seen.limited > (int)n / 20 && seen.media > (int)n / 20 && seen.pins > (int)n / 40 &&
-                seen.codecs > (int)n / 100 && (o == SOLVE_LATENCY || seen.replicas > (int)n / 100));
+                seen.codecs > (int)n / 100 && (what != THROUGHPUT || seen.replicas > (int)n / 100));
 }
 
 static void latency(void **state)
 {
     (void)state;
-    objective(SOLVE_LATENCY);
+    objective(LATENCY);
 }
 
 static void throughput(void **state)
 {
     (void)state;
-    objective(SOLVE_THROUGHPUT);
+    objective(THROUGHPUT);
+}
+
+static void training(void **state)
+{
+    (void)state;
+    objective(TRAINING);
 }
 
 int main(void)
@@ -190,6 +228,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(latency),
         cmocka_unit_test(throughput),
+        cmocka_unit_test(training),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
