@@ -1,79 +1,156 @@
-#!/usr/bin/env python3
-"""Two agents, a core each, as a pipeline: how much of the sum of their speeds a forced cut reaches.
-
-The slope of the run time between M=8 and M=24 microbatches of one image is a pipeline's time per microbatch, without
-what filling and emptying it costs. Both speeds are measured the same way while both agents run the whole model alone. The
-answer of the split run is compared with the unsplit one first. Prints one line a cut, and the best:
-
-    pipeline efficiency X (cut after node N, split S ms, alone A and B ms a microbatch)
-
-Needs build/release and the golden models ($YOKE_MODELS, see tests/golden/make_models.py)."""
+"""See pipeline.sh."""
+import argparse
 import concurrent.futures
-import pathlib
-import statistics
-import sys
+import json
+from statistics import median
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
-from harness import MODELS, Fleet  # noqa: E402
+import pipeline_infer
+import pipeline_torch
+from pipeline_fleet import Training
 
-FEW, MANY, REPEATS = 8, 24, 5
+FEW, WHOLE, MANY = 8, 16, 24
+LINK = {"bytes_per_s": 40e6, "duplex": "half"}
+TRIAL_GFLOPS = 60
+
+
+def both(one, two):
+    """Runs two functions at the same time."""
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(f) for f in (one, two)]
+        return [r.result() for r in runs]
+
+
+def train(args):
+    """A slope against both speeds alone, while both run."""
+    with Training(microbatch=args.microbatch, batches=(FEW * args.microbatch, MANY * args.microbatch)) as t:
+        alone = {n: t.alone(n) for n in "ab"}
+        cuts = args.at or t.equal_cuts(args.cuts)
+        t.compare(alone["a"], t.cut(cuts[0]))
+        split, single = {c: [] for c in cuts}, {n: [] for n in "ab"}
+        for _ in range(args.repeats):
+            for cut in cuts:
+                split[cut].append(t.slope(t.cut(cut), FEW, MANY))
+            runs = both(*(lambda n=n: t.slope(alone[n], FEW, MANY, n) for n in "ab"))
+            for name, (ms, used) in zip("ab", runs):
+                single[name].append((ms, used[name]))
+        a, b = (median(ms for ms, _ in single[n]) for n in "ab")
+        idle_free = 1 / sum(1 / min(used for _, used in single[n]) for n in "ab")
+        best = None
+        for cut in cuts:
+            s = median(ms for ms, _ in split[cut])
+            efficiency = 1 / s / (1 / a + 1 / b)
+            busy = {n: min(used[n] for _, used in split[cut]) for n in "ab"}
+            print(f"cut after node {cut}: efficiency {efficiency:.3f}, split {s:.1f} ms, alone {a:.1f} and {b:.1f} ms a "
+                  f"microbatch of {args.microbatch}; processor time {busy['a']:.1f} and {busy['b']:.1f} ms, without waits "
+                  f"{idle_free / max(busy.values()):.3f}", flush=True)
+            best = max(best or (0, 0), (efficiency, cut))
+        print(f"pipeline efficiency {best[0]:.3f} (ResNet-34 at 224, cut after node {best[1]})", flush=True)
+
+
+def half(args):
+    """The second device at half the speed of the first, emulated: its pace follows from a trial at another."""
+    m = args.microbatch
+    with Training(microbatch=m, batches=(FEW * m, WHOLE * m, MANY * m)) as t:
+        alone = t.alone("a")
+        own = t.step_ms(alone, FEW * m)
+        t.start("trial", 1, {"gflops": TRIAL_GFLOPS})
+        trial = t.step_ms(t.alone("trial"), FEW * m, "trial")
+        t.stop("trial")
+        t.stop("b")
+        t.start("half", 1, {"gflops": TRIAL_GFLOPS * trial / (2 * own)})
+        t.learn()
+        slow = t.step_ms(t.alone("half"), FEW * m, "half") / own
+        cuts = args.at or t.equal_cuts(args.cuts, second="half")
+        t.compare(alone, t.cut(cuts[0], second="half"))
+        times = {name: ([], []) for name in ("alone", *cuts)}
+        for _ in range(args.repeats):
+            for name, (slopes, wholes) in times.items():
+                path = alone if name == "alone" else t.cut(name, second="half")
+                slopes.append(t.slope(path, FEW, MANY)[0])
+                wholes.append(t.step_ms(path, WHOLE * m))
+        ours = [median(v) for v in times.pop("alone")]
+        best = None
+        for cut, found in times.items():
+            slope, whole = (median(v) / o for v, o in zip(found, ours))
+            print(f"cut after node {cut}: {slope:.3f} by slope, {whole:.3f} of a whole step at M={WHOLE}")
+            best = min(best or (9, 9, 0), (slope, whole, cut))
+        print(f"half-speed ratio {best[0]:.3f} (bar 0.70; a whole step {best[1]:.3f}, bar 0.74; the second device alone "
+              f"takes {slow:.2f} times as long; cut after node {best[2]})", flush=True)
+
+
+def link(args):
+    """The planner's choice against every plan by force, over 40 MB/s, half duplex."""
+    chosen(args, "CNN", Training("cnn", "1x28x28", microbatch=32, batches=(WHOLE * 32,), steps=4,
+                                 emulate={"a": {"gflops": 2}, "b": {"gflops": 1, "link": LINK}}), None)
+    chosen(args, "ResNet-34", Training(microbatch=args.microbatch, batches=(FEW * args.microbatch,),
+                                       emulate={"b": {"link": LINK}}), 8)
+
+
+def chosen(args, label, training, most):
+    with training as t:
+        batch = t.batches[0]
+        choice = t.fleet.dir / "choice.json"
+        choice.write_text(json.dumps(t.plan))
+        plans = {f"{n} alone": t.alone(n) for n in "ab"}
+        plans |= {f"cut {after} depth {d}": t.cut(after, d) for _, _, after in sorted(t.cuts(batch))[:most] for d in (2, 3, 4, 6)}
+        times = {name: [] for name in (*plans, "chosen")}
+        for _ in range(args.rounds):
+            for name in times:
+                times[name] += t.run(plans.get(name, choice), batch).ms
+        shown = {name: median(v) for name, v in times.items()}
+        for name, ms in sorted(shown.items(), key=lambda v: v[1])[:6]:
+            print(f"{label}: {ms:.1f} ms a step, {name}")
+        own, line = shown.pop("chosen"), t.plan["pipelines"][0]
+        best = min(shown, key=shown.get)
+        print(f"planner within {100 * (own / shown[best] - 1):.1f} % of the best by force ({label}: {own:.1f} ms against "
+              f"{shown[best]:.1f} with {best}; chosen: {[(s['agent'], s['nodes']) for s in line['stages']]}, depth "
+              f"{line['depth']})", flush=True)
+
+
+def torch(args):
+    """The same pipeline in PyTorch, both in one run, each with its best cut and microbatch."""
+    sizes = [m for m in (2, 4, 8) if m <= args.batch]
+    with Training(microbatch=sizes[0], batches=(args.batch,)) as t, \
+            pipeline_torch.Peer(t.model, t.root / f"d{args.batch}", args.batch) as peer:
+        ours, theirs = {}, {}
+        for m in sizes:
+            t.microbatch = m
+            t.learn()
+            cuts = args.at or t.equal_cuts(args.cuts)
+            if m == sizes[0]:
+                pipeline_torch.compare(t.run(t.cut(cuts[0]), args.batch).losses, peer.run(*peer.cuts[:1], m, t.steps)[0])
+            for c in cuts:
+                path = t.cut(c)
+                ours[(m, c, path)] = t.step_ms(path, args.batch)
+            for c in peer.cuts:
+                theirs[(m, c)] = peer.step_ms(c, m, t.steps)
+        (t.microbatch, cut, path), (m, c) = min(ours, key=ours.get), min(theirs, key=theirs.get)
+        pairs = [(peer.step_ms(c, m, t.steps), t.step_ms(path, args.batch)) for _ in range(args.repeats)]
+        a, b = (median(pair[i] for pair in pairs) for i in (0, 1))
+        print(f"torch pipeline: torch_ms {a:.0f} ours_ms {b:.0f} ratio {b / a:.3f} (a step of {args.batch}; PyTorch cut after "
+              f"block {c}, microbatch {m}; ours after node {cut}, microbatch {t.microbatch})", flush=True)
+
+
+PARTS = {"train": train, "half": half, "torch": torch, "link": link, "infer": pipeline_infer.main}
 
 
 def main():
-    import numpy
-    model = MODELS / "resnet34_224.onnx"
-    rng = numpy.random.default_rng(1)
-    with Fleet() as fleet:
-        data = {}
-        for n in (FEW, MANY):
-            data[n] = fleet.dir / f"x{n}.npy"
-            numpy.save(data[n], rng.standard_normal((n, 3, 224, 224), dtype="float32"))
-        fleet.agent("a", taskset=0)
-        fleet.agent("b", taskset=1)
-        fleet.wait_links(("a", "b"), ("b", "a"))
-        fleet.add_model(model, "m")
-        plan = fleet.plan("m", "--job=batch", "--source=a", f"--batch={MANY}", "--microbatch=1")
-        last = max(end for p in plan["pipelines"] for s in p["stages"] for _, end in s["nodes"])
-        alone = {name: fleet.forced({**plan, "source": name}, [(name, [[0, last]])], name=f"{name}.json") for name in ("a", "b")}
-
-        def ms(n, source, path, output=None):
-            extra = (f"--output={output}",) if output else ()
-            done = fleet.yoke("batch", "m", f"--data={data[n]}", f"--source={source}", f"--batch={n}", f"--plan={path}",
-                              "--json", *extra).last()
-            return 1000 * n / done["images_per_s"]
-
-        def slope(source, path):
-            return (ms(MANY, source, path) - ms(FEW, source, path)) / (MANY - FEW)
-
-        whole = fleet.dir / "whole.npy"
-        ms(FEW, "a", alone["a"], whole)
-        # The cuts whose two halves the planner's profile finds most equal.
-        candidates = []
-        for after in range(last):
-            path = fleet.forced(plan, [("a", [[0, after]]), ("b", [[after + 1, last]])], name=f"cut{after}.json")
-            priced = fleet.plan("m", "--job=batch", "--source=a", f"--batch={MANY}", f"--plan={path}")
-            candidates.append((max(s["predicted_ms"] for s in priced["pipelines"][0]["stages"]), after, path))
-        best = None
-        for _, after, path in sorted(candidates)[:2]:
-            output = fleet.dir / "split.npy"
-            ms(FEW, "a", path, output)
-            if output.read_bytes() != whole.read_bytes():
-                raise SystemExit(f"cut after node {after}: the answer differs from the unsplit run")
-            split, single = [], {"a": [], "b": []}
-            for _ in range(REPEATS):
-                split.append(slope("a", path))
-                with concurrent.futures.ThreadPoolExecutor(2) as both:
-                    runs = {name: both.submit(slope, name, alone[name]) for name in ("a", "b")}
-                    for name, run in runs.items():
-                        single[name].append(run.result())
-            s, a, b = (statistics.median(v) for v in (split, single["a"], single["b"]))
-            efficiency = (1 / s) / (1 / a + 1 / b)
-            print(f"cut after node {after}: efficiency {efficiency:.3f}, split {s:.1f} ms, alone {a:.1f} and {b:.1f} ms "
-                  f"a microbatch", flush=True)
-            if not best or efficiency > best[0]:
-                best = (efficiency, after, s, a, b)
-        print(f"pipeline efficiency {best[0]:.3f} (cut after node {best[1]}, split {best[2]:.1f} ms, alone {best[3]:.1f} and "
-              f"{best[4]:.1f} ms a microbatch)")
+    parse = argparse.ArgumentParser()
+    parse.add_argument("--only", default="", help="parts: " + ",".join(PARTS))
+    parse.add_argument("--forced", action="store_true", help="with the part link, which takes long")
+    parse.add_argument("--microbatch", type=int, default=2, help="samples (of the part torch: chosen)")
+    parse.add_argument("--batch", type=int, default=32, help="samples of a step of the part torch")
+    parse.add_argument("--repeats", type=int, default=5)
+    parse.add_argument("--rounds", type=int, default=3, help="of the part link")
+    parse.add_argument("--cuts", type=int, default=2, help="how many of the planner's best are tried")
+    parse.add_argument("--at", type=int, nargs="*", help="cut after these nodes instead")
+    args = parse.parse_args()
+    wanted = args.only.split(",") if args.only else [p for p in PARTS if p != "link" or args.forced]
+    for part in wanted:
+        if part not in PARTS:
+            parse.error(f"--only={part}: {', '.join(PARTS)}")
+    for part in wanted:
+        PARTS[part](args)
 
 
 if __name__ == "__main__":
