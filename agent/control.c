@@ -7,6 +7,7 @@
 #include "agent/probe.h"
 #include "agent/runner.h"
 #include "agent/source.h"
+#include "agent/spans.h"
 #include "agent/training.h"
 #include "common/hash.h"
 
@@ -112,6 +113,7 @@ static void on_ping(void *arg)
     w.generations.at = generations;
     for (struct pipeline *p = a->pipelines; p && w.generations.n < YK_COUNT(generations); p = p->next)
         generations[w.generations.n++] = p->generation;
+    spans_pinged(a);
     control_send(a, WIRE_TYPE_ping, &w);
     a->ping_timer = net_timer(a->net, a->ping_ms * 1000, on_ping, a);
     source_retry(a);
@@ -263,6 +265,8 @@ static yk_err on_message(void *arg, struct chan *c, struct wire_msg *m)
         retry_later(a);
         return YK_OK;
     }
+    if (a->joined && m->type == WIRE_TYPE_pong)
+        spans_pong(a, &m->as.pong);
     if (!a->joined)
         return m->type == WIRE_TYPE_welcome ? on_welcome(a, &m->as.welcome) : YK_FORMAT;
     if (m->type == WIRE_TYPE_ping) {

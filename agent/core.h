@@ -58,6 +58,11 @@ struct agent {
     struct core_dial *dialing; /* control */
     struct net_timer *retry_timer, *ping_timer, *hello_timer, *lease_timer;
     int64_t retry_us, lease_ms, ping_ms, term, ping_seq;
+    struct {             /* spans.c: yoked's clock against net's */
+        int64_t sent_us; /* of the last ping; 0: answered */
+        int64_t took_us, ahead_us;
+        int age; /* pings; 0: not known */
+    } clock;
     int stale_welcomes;
     uint8_t nonce[16];
     bool probed, probing, closing;

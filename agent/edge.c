@@ -5,6 +5,7 @@
 #include "agent/peer.h"
 #include "agent/runner.h"
 #include "agent/source.h"
+#include "agent/spans.h"
 #include "agent/training.h"
 #include "common/hash.h"
 
@@ -218,6 +219,9 @@ static void on_sent(void *arg, yk_err err, size_t bytes)
     struct sending *m = arg;
     struct edge *e = m->edge;
     if (!err) {
+        const struct out_slot *o = m->from;
+        spans_add(e->p, SPAN_SEND, e->from->index, e->w->peer, &o->micro, o->microbatch, m->began_us,
+            net_now_us(e->p->agent->net));
         e->from->sent_bytes += (int64_t)bytes;
         e->from->send_ms += (double)(net_now_us(e->p->agent->net) - m->began_us) / 1e3;
     }
@@ -497,6 +501,8 @@ static void on_body(void *arg, yk_err err)
         s->state = IN_FREE;
         return;
     }
+    spans_add(p, SPAN_RECEIVE, s->edge->w->from, s->edge->w->peer, &s->micro, s->microbatch, s->began_us,
+        net_now_us(p->agent->net));
     if (!s->decoded) {
         slot_ready(s);
         return;
@@ -530,6 +536,7 @@ static yk_err on_stream(void *arg, struct chan *c, struct wire_msg *m, struct ch
         return err;
     }
     s->state = IN_RECEIVING;
+    s->began_us = net_now_us(p->agent->net);
     s->microbatch = m->as.microbatch.microbatch;
     s->count = m->as.microbatch.count;
     s->micro =

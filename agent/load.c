@@ -714,6 +714,7 @@ void load_free(struct pipeline *p)
         free(p->at[i].flops);
     }
     training_free_all(p);
+    spans_free(p);
     graph_close(p->graph);
     if (p->skeleton)
         cache_release(c, p->skeleton);

@@ -49,7 +49,7 @@ enum in_state { IN_FREE, IN_RECEIVING, IN_DECODING, IN_READY };
 struct in_slot {
     struct edge *edge;
     enum in_state state;
-    int64_t microbatch, count;
+    int64_t microbatch, count, began_us; /* began: to come */
     struct micro micro;
     struct tensor *t; /* by position in the edge's values */
     uint8_t *body;    /* as received; NULL on a local edge */
@@ -174,6 +174,7 @@ struct pipeline {
     struct edge *edges;
     int n_edges;
     struct net_timer *stats_timer;
+    struct span_log *spans; /* spans.c; NULL until there is one */
     struct source_run *run; /* source.c */
     int64_t used_us;
 };

@@ -3,6 +3,7 @@
 #include "agent/control.h"
 #include "agent/edge.h"
 #include "agent/machine.h"
+#include "agent/spans.h"
 #include "agent/training.h"
 
 #include <stdlib.h>
@@ -29,6 +30,7 @@ struct runner {
     int64_t paced_us;          /* when the emulated device ended its last run */
     struct net_timer *pad;
     int64_t busy_us, since_us;
+    int64_t idle_us; /* when the last run ended */
 };
 
 void runner_open(struct agent *a)
@@ -75,6 +77,7 @@ static void send_all(struct pipeline *p)
         send_stats(p, &p->stages[i]);
     if (p->is_source)
         send_stats(p, &p->source);
+    spans_send(p);
 }
 
 static void on_stats(void *arg)
@@ -143,6 +146,17 @@ static void compute_run(void *arg)
     r->took_us = machine_monotonic_us() - began;
 }
 
+/* What ran, and that nothing did before. */
+static void note(const struct runner *r, int64_t now)
+{
+    const struct stage *s = r->stage;
+    const struct out_slot *o = r->out;
+    if (r->idle_us && r->began_us > r->idle_us)
+        spans_add(s->p, SPAN_WAIT, s->index, "", &o->micro, o->microbatch, r->idle_us, r->began_us);
+    spans_add(
+        s->p, s->half ? training_kind(s) : SPAN_FORWARD, s->index, "", &o->micro, o->microbatch, r->began_us, now);
+}
+
 static void finish(struct agent *a)
 {
     struct runner *r = a->runner;
@@ -154,6 +168,8 @@ static void finish(struct agent *a)
     int64_t now = net_now_us(a->net);
     if (s->half && !r->err) /* of the forward half it is the trainer's memory */
         memcpy(out->t, r->out_t, (size_t)s->n_out * sizeof *out->t);
+    note(r, now);
+    r->idle_us = now;
     r->busy = false;
     r->stage = NULL;
     r->in = NULL;

@@ -5,6 +5,7 @@
 #include "agent/edge.h"
 #include "agent/runner.h"
 #include "agent/source_data.h"
+#include "agent/spans.h"
 #include "agent/training.h"
 #include "common/hash.h"
 
@@ -26,7 +27,7 @@ struct flight {
     bool summed;           /* its loss is in its step's sum */
     struct out_slot *slot; /* while READING and READ; until it lands, if an output is an input */
     int64_t *labels;
-    int64_t correct;
+    int64_t correct, read_us; /* read: when its reading began */
     yk_err err;
     struct yk_diag why;
     int tries; /* of sending the result */
@@ -367,6 +368,7 @@ static void read_done(void *arg)
     struct pipeline *p = f->p;
     struct source_run *r = p->run;
     f->state = FLIGHT_READ;
+    spans_add(p, SPAN_READ, -1, "", &f->micro, f->microbatch, f->read_us, net_now_us(p->agent->net));
     if (f->err && !r->over) {
         r->why = f->why;
         stop(p, f->err);
@@ -481,6 +483,7 @@ static void feed(struct pipeline *p)
             return;
         }
         f->state = FLIGHT_READING;
+        f->read_us = net_now_us(p->agent->net);
         f->correct = -1;
         f->tries = 0;
         free(f->labels);

@@ -270,6 +270,12 @@ const struct trainer_border *training_border(const struct stage *s)
     return trainer_border(training_unit_of(s)->trainer, s->half->part);
 }
 
+enum span_kind training_kind(const struct stage *s)
+{
+    const struct train_unit *u = training_unit_of(s);
+    return whole(u) ? SPAN_BOTH : s == u->first ? SPAN_FORWARD : SPAN_BACKWARD;
+}
+
 int64_t training_bytes(const struct pipeline *p)
 {
     int64_t sum = 0;

@@ -6,6 +6,7 @@
 #define YK_TRAINING_STAGES_H
 
 #include "agent/pipeline.h"
+#include "agent/spans.h"
 #include "kernels/train.h"
 
 struct pipeline_training {
@@ -36,7 +37,8 @@ void training_free_all(struct pipeline *p); /* what training_take made; nothing 
 
 /* What a stage takes and gives. */
 const struct trainer_border *training_border(const struct stage *s);
-int64_t training_bytes(const struct pipeline *p); /* of all trainers */
+enum span_kind training_kind(const struct stage *s); /* of what it runs */
+int64_t training_bytes(const struct pipeline *p);    /* of all trainers */
 
 /* Whether the stage may run this microbatch now: its step has come, and there is a slot for it. *slot: which. */
 bool training_ready(const struct stage *s, int64_t microbatch, const struct micro *m, int *slot);

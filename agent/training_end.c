@@ -62,6 +62,8 @@ static void move_done(void *arg)
 {
     struct train_unit *u = arg;
     struct pipeline *p = u->p;
+    struct micro m = {.step = u->step, .index = -1, .steps = u->steps};
+    spans_add(p, SPAN_STEP, u->first->index, "", &m, -1, u->moved_us, net_now_us(p->agent->net));
     u->ending = u->moving = u->shared.taken = false;
     u->done = 0;
     u->step++;
@@ -77,6 +79,7 @@ static void move_done(void *arg)
 
 static void move(struct train_unit *u)
 {
+    u->moved_us = net_now_us(u->p->agent->net);
     u->p->busy++;
     worker_post(u->p->agent->runner_thread, move_run, move_done, u);
 }

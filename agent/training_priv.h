@@ -36,8 +36,9 @@ struct train_unit {
         bool taken;    /* this step's sums of others */
         uint8_t *left; /* by parameter: another unit sends it for checkpoints */
     } shared;
-    bool moving;   /* the runner has it */
-    float *states; /* copies of running statistics, for sending: they move with every microbatch */
+    bool moving;      /* the runner has it */
+    int64_t moved_us; /* since when */
+    float *states;    /* copies of running statistics, for sending: they move with every microbatch */
     int64_t states_count;
     yk_err err;
     struct yk_diag why;

@@ -108,9 +108,17 @@
     F(I64, step, _)           /* the next one */ \
     F(LIST, kept, kept)       /* what it goes on from; absent ones are as the graph and the optimizer begin */
 
+/* Something that took time on an agent: of a stage, of its edges, or of the source (stage -1). */
+#define WIRE_PART_span(F) \
+    F(STR, what, _)           /* forward | backward | both | wait | step | read | send | receive */ \
+    F(I64, stage, _)          /* that ran, or whose output travels */ \
+    F(STR, peer, _)           /* send, receive: the agent at the other end */ \
+    F(I64, microbatch, _)     /* of a training: in its step */ \
+    F(I64, begin_us, _) F(I64, end_us, _) /* behind at_us */
+
 #define WIRE_PARTS(P) \
     P(backend) P(device) P(sensors) P(range) P(size) P(input) P(stage) P(edge) P(node_time) P(tensor) P(param) \
-    P(state) P(kept) P(training)
+    P(state) P(kept) P(training) P(span)
 
 /* ---- messages ---- */
 /* First frame of every connection, either role. kind: "control" (agent <-> yoked) or "data". */
@@ -134,7 +142,8 @@
 #define WIRE_refuse(F) F(STR, error, _) F(STR, text, _) F(I64, version_major, _) F(I64, version_minor, _)
 /* Liveness, both ways. An agent's ping carries what it believes; yoked answers pong with its term. */
 #define WIRE_ping(F) F(I64, seq, _) F(I64, term, _) F(ONE, sensors, sensors) F(I64S, generations, _)
-#define WIRE_pong(F) F(I64, seq, _) F(I64, term, _)
+#define WIRE_pong(F) F(I64, seq, _) F(I64, term, _) \
+    F(I64, now_us, _)         /* of yoked's clock, which has no beginning that means anything; 0: not told */
 /* yoked -> agent: measure the path to a peer. Bounded in time and traffic. */
 #define WIRE_probe(F) \
     F(I64, id, _) F(I64, term, _) F(STR, peer, _) F(STRS, urls, _) F(BIN, ticket, _) \
@@ -208,6 +217,8 @@
     F(I64, sent_bytes, _) F(F64, send_ms, _) F(F64, codec_error, _) /* largest relative RMS of an encoded tensor */ \
     F(I64, nonfinite, _)      /* tensors that went raw because of it */ \
     F(I64, late, _)           /* emulated device missed its pace this often */
+/* agent -> yoked: what an agent did in a sampled step (0 in a batch job), in parts. at_us: on yoked's clock. */
+#define WIRE_spans(F) F(I64, generation, _) F(I64, step, _) F(I64, at_us, _) F(LIST, spans, span)
 /* agent -> yoked: a loaded pipeline cannot go on here (peer lost, kernel failed, bad frame ...). */
 #define WIRE_stage_failed(F) F(I64, generation, _) F(I64, stage, _) F(STR, peer, _) F(STR, error, _) F(STR, text, _)
 /* agent -> yoked before a clean exit. */
@@ -234,7 +245,7 @@
     M(1, hello) M(2, welcome) M(3, refuse) M(4, ping) M(5, pong) \
     M(10, probe) M(11, probe_result) M(12, expect) M(13, profile) M(14, profile_result) \
     M(20, load) M(21, loaded) M(22, unload) M(23, run) M(24, run_started) M(25, result) M(26, run_done) M(27, cancel) \
-    M(28, stage_stats) M(29, stage_failed) M(30, leave) M(31, step) M(32, norms) M(33, norm) M(34, part) \
+    M(28, stage_stats) M(29, stage_failed) M(30, leave) M(31, step) M(32, norms) M(33, norm) M(34, part) M(35, spans) \
     M(40, blob_get) M(41, blob) M(42, blob_refused) M(43, microbatch) M(44, credit) \
     M(50, probe_start) M(51, probe_data) M(52, probe_sum)
 

@@ -2,6 +2,7 @@
  * A plan of several pipelines makes one generation each; every one is told which microbatches are not its own. */
 #include "scheduler/job_data.h"
 #include "scheduler/sched_priv.h"
+#include "scheduler/spans.h"
 
 #include "common/log.h"
 #include "common/metrics.h"
@@ -234,6 +235,7 @@ static yk_err send_run(struct sched *s, struct generation *g, bool learn)
     run.inputs.n = (size_t)j->n_inputs;
     yk_err err = a ? fleet_send(a, WIRE_TYPE_run, &run) : YK_CLOSED;
     g->running = !err;
+    g->run_us = net_now_us(s->net);
     free(inputs);
     free(done);
     return err;
@@ -509,6 +511,13 @@ yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg
             g = find_in(s->ended, msg->as.stage_stats.generation);
         if (g && sched_member(g, a->id))
             on_stats(s, a, g, &msg->as.stage_stats);
+        return YK_OK;
+    case WIRE_TYPE_spans:
+        g = find(s, msg->as.spans.generation);
+        if (!g)
+            g = find_in(s->ended, msg->as.spans.generation);
+        if (g && sched_member(g, a->id))
+            spans_take(s, g, a, &msg->as.spans);
         return YK_OK;
     case WIRE_TYPE_stage_failed:
         g = find(s, msg->as.stage_failed.generation);

@@ -436,7 +436,7 @@ static yk_err control_message(void *arg, struct chan *c, struct wire_msg *msg)
     a->last_seen_us = net_now_us(f->config.net);
     switch (msg->type) {
     case WIRE_TYPE_ping: {
-        struct wire_pong pong = {.seq = msg->as.ping.seq, .term = f->config.term};
+        struct wire_pong pong = {.seq = msg->as.ping.seq, .term = f->config.term, .now_us = net_now_us(f->config.net)};
         take_sensors(a, &msg->as.ping.sensors);
         if (chan_send(c, WIRE_TYPE_pong, &pong) == YK_BUSY)
             return YK_BUSY;

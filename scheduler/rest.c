@@ -315,6 +315,29 @@ static void get_steps(struct rest *r, struct http_request *q)
         store_steps(sched_store(r->sched), id, from, limit, reply_json, wait_for(r, q, 200));
 }
 
+static void reply_timeline(void *arg, yk_err err, char *json)
+{
+    reply_text(arg, err,
+        err == YK_NOTFOUND ? "no such step of the job was measured: the second step of a plan is, and its "
+                             "10th, 100th, ... (the first microbatches of a batch job)"
+        : err              ? NULL
+                           : json);
+    free(json);
+}
+
+static void get_timeline(struct rest *r, struct http_request *q)
+{
+    int64_t id, step = query_i64(q, "step", INT64_MIN);
+    if (!job_segment(q, &id))
+        return;
+    if (step < 0 && step != INT64_MIN)
+        http_reply_error(q, 400, "INVAL", "step is a number from 0");
+    else if (!sched_job_known(r->sched, id))
+        http_reply_error(q, 404, "NOTFOUND", "there is no job %lld", (long long)id);
+    else
+        store_timeline(sched_store(r->sched), id, step, reply_timeline, wait_for(r, q, 200));
+}
+
 struct mapped {
     void *data;
     size_t len;
@@ -419,6 +442,7 @@ static const struct route routes[] = {
     {"GET", "/v1/jobs/*/events", 0, NULL, get_events},
     {"GET", "/v1/jobs/*/plan", 0, NULL, get_plan},
     {"GET", "/v1/jobs/*/steps", 0, NULL, get_steps},
+    {"GET", "/v1/jobs/*/timeline", 0, NULL, get_timeline},
     {"GET", "/v1/jobs/*/output", 0, NULL, get_output},
     {"GET", "/v1/jobs/*/outputs", 0, NULL, get_outputs},
 };

@@ -27,8 +27,9 @@ struct generation {
     } agents[64];
     int n_agents, n_loaded;
     bool running;
-    bool learned; /* of several pipelines: the number of samples was known when it was told to run */
-    struct {      /* by stage: to correct predictions by what stages took */
+    int64_t run_us; /* when it was told to run last */
+    bool learned;   /* of several pipelines: the number of samples was known when it was told to run */
+    struct {        /* by stage: to correct predictions by what stages took */
         double compute_ms, slow_factor; /* factor: of its agent when this was planned */
         int64_t microbatches;
     } * took;

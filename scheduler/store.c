@@ -84,8 +84,24 @@ static const char training[] =
     " strftime('%Y-%m-%dT%H:%M:%fZ', at_ms / 1000.0, 'unixepoch') AS at "
     "FROM checkpoints ORDER BY job, step;";
 
+/* What agents did in sampled steps. Times are of yoked's clock; the view counts from the step's first, and shows what
+ * the newest plan did where a step was run again. */
+static const char spans[] =
+    "CREATE TABLE spans (id INTEGER PRIMARY KEY, job INTEGER NOT NULL, plan INTEGER NOT NULL, step INTEGER NOT NULL,"
+    " agent TEXT NOT NULL, peer TEXT NOT NULL, stage INTEGER NOT NULL, what TEXT NOT NULL, microbatch INTEGER NOT NULL,"
+    " begin_ms REAL NOT NULL, end_ms REAL NOT NULL, at_ms INTEGER NOT NULL);"
+    "CREATE INDEX spans_step ON spans (job, step, plan, begin_ms);"
+    "CREATE VIEW v_spans AS SELECT job, step, agent, nullif(peer, '') AS peer, stage, what, microbatch,"
+    " begin_ms - (SELECT min(begin_ms) FROM spans f WHERE f.job = s.job AND f.step = s.step AND f.plan = s.plan) AS"
+    " begin_ms,"
+    " end_ms - (SELECT min(begin_ms) FROM spans f WHERE f.job = s.job AND f.step = s.step AND f.plan = s.plan) AS "
+    "end_ms,"
+    " plan "
+    "FROM spans s WHERE plan = (SELECT max(plan) FROM spans n WHERE n.job = s.job AND n.step = s.step) "
+    "ORDER BY job, step, s.begin_ms;";
+
 /* Forward migrations: entry i brings a database from user_version i to i + 1. */
-static const char *const migrations[] = {store_schema_sql, models_preprocess, jobs_deaths, training};
+static const char *const migrations[] = {store_schema_sql, models_preprocess, jobs_deaths, training, spans};
 
 static int64_t pragma_int(sqlite3 *db, const char *sql)
 {

@@ -87,6 +87,13 @@ struct store_step {                                   /* of a training; the newe
     double loss, ms;
 };
 void store_put_step(struct store *s, const struct store_step *t);
+struct store_span { /* of a sampled step; on yoked's clock */
+    int64_t stage, microbatch;
+    const char *what, *peer; /* peer: a name; "" */
+    double begin_ms, end_ms;
+};
+void store_put_spans(
+    struct store *s, int64_t job, int64_t plan, int64_t step, const char *agent, const struct store_span *rows, int n);
 /* A complete set of parameters: training can go on with step `step`. parts: JSON. done(arg) on the loop when it is
  * durable (on_error came before it if it is not). */
 void store_put_checkpoint(
@@ -112,6 +119,11 @@ void store_outputs_of(struct store *s, int64_t job, store_on_json fn, void *arg)
 
 /* [{"step","epoch","loss","accuracy","ms"}] of the steps from `first` on, `limit` at most. */
 void store_steps(struct store *s, int64_t job, int64_t first, int64_t limit, store_on_json fn, void *arg);
+
+/* {"job","step","rows":[name],"events":[{"row","kind","start_ms","end_ms","label","about"}]}: what agents, links and
+ * the data set did in a sampled step, from its first span on; step < 0: the newest. YK_NOTFOUND if none was measured.
+ */
+void store_timeline(struct store *s, int64_t job, int64_t step, store_on_json fn, void *arg);
 
 /* ---- at start, before the loop runs: rows are valid during the call ---- */
 int64_t store_last_id(struct store *s, const char *table); /* 0 if empty */

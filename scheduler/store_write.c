@@ -519,6 +519,28 @@ void store_put_step(struct store *s, const struct store_step *t)
     post(w);
 }
 
+void store_put_spans(
+    struct store *s, int64_t job, int64_t plan, int64_t step, const char *agent, const struct store_span *rows, int n)
+{
+    struct work *w = work_new(s, STORE_SQL_SPAN);
+    w->job = job;
+    for (int i = 0; i < n; i++) {
+        struct row *r = work_row(w);
+        add_i(r, job);
+        add_i(r, plan);
+        add_i(r, step);
+        add_s(r, agent);
+        add_s(r, rows[i].peer);
+        add_i(r, rows[i].stage);
+        add_s(r, rows[i].what);
+        add_i(r, rows[i].microbatch);
+        add_f(r, rows[i].begin_ms);
+        add_f(r, rows[i].end_ms);
+        add_i(r, now_ms());
+    }
+    post(w);
+}
+
 void store_put_checkpoint(
     struct store *s, int64_t job, int64_t step, int64_t bytes, const char *parts, net_fn done, void *arg)
 {

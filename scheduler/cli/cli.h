@@ -14,6 +14,7 @@ struct cli_opts {
     char *name, *output, *data, *split, *source, *plan, *pin, *codec, *job, *mean, *std, *backend, *microbatch_text;
     char *preset, *preprocess, *resize, *crop, *interpolation, *labels; /* of images: images.h reads them */
     char *dump, *timeline;
+    int64_t step;                     /* of a timeline */
     struct conf_strs inputs, outputs; /* of commands that take several: tensors.h reads them */
     struct conf_strs sizes;           /* NAME=N of named dimensions */
     int objective;

@@ -2,7 +2,9 @@
 #include "scheduler/cli/job.h"
 #include "scheduler/cli/rest.h"
 #include "scheduler/cli/table.h"
+#include "scheduler/cli/timeline.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,6 +98,30 @@ static int not_a_job(struct cli *c)
     return CLI_USAGE;
 }
 
+/* Draws what was measured of a step. */
+static yk_err draw(struct cli *c, struct yk_diag *why)
+{
+    struct json *doc = NULL;
+    char tail[48] = "/timeline", title[120];
+    if (c->o.step >= 0)
+        snprintf(tail, sizeof tail, "/timeline?step=%" PRId64, c->o.step);
+    char *path = job_path(c->args.at[0], tail);
+    yk_err err = cli_rest_call(c, "GET", path, NULL, &doc, why);
+    free(path);
+    int64_t step = json_i64(json_find(doc, "step"), 0);
+    snprintf(title, sizeof title, "job %s, step %" PRId64, c->args.at[0], step);
+    struct timeline *t = timeline_open(title);
+    if (!err)
+        err = timeline_read(t, doc, why);
+    if (!err)
+        err = timeline_write_svg(t, c->o.timeline, why);
+    if (!err && !c->o.json)
+        printf("%-18s step %" PRId64 ", %" PRId64 " spans, in %s\n", "timeline", step, timeline_bars(t), c->o.timeline);
+    timeline_close(t);
+    json_free(doc);
+    return err;
+}
+
 int cli_job(struct cli *c)
 {
     struct yk_diag why = {0};
@@ -130,6 +156,8 @@ int cli_job(struct cli *c)
         job_print_events(c, c->args.at[0]);
     }
     json_free(job);
+    if (c->o.timeline && (err = draw(c, &why)))
+        return cli_fail(err, &why);
     return CLI_DONE;
 }
 

@@ -95,7 +95,8 @@ static const struct conf_key keys_model_add[] = {KEY_NAME, KEYS_IMAGE, KEY_MEAN,
 static const struct conf_key keys_model_new[] = {NUMBER("classes", "10", 1, 1000000, "Outputs.", classes, "N"),
     KEY("input", CONF_STR, NULL, "Channels, height and width of a picture.", input_size, NULL, "CxHxW"), KEY_SEED};
 static const struct conf_key keys_job[] = {
-    KEY("watch", CONF_BOOL, NULL, "Follow the job until it ends.", watch, NULL, NULL)};
+    KEY("watch", CONF_BOOL, NULL, "Follow the job until it ends.", watch, NULL, NULL), KEY_TIMELINE,
+    NUMBER("step", "-1", -1, MANY, "Which measured step of a training to draw; -1: the newest.", step, "N")};
 static const struct conf_key keys_plan[] = {
     KEY("job", CONF_STR, "batch", "Kind of job: infer, batch or train.", job, NULL, "KIND"), KEY_OBJECTIVE,
     KEY_BATCH("1"), KEY_MICROBATCH, KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN, KEY_SIZE,
