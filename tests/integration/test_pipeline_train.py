@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 import signal
+import sqlite3
 import threading
 import time
 
@@ -266,3 +267,44 @@ def test_command_equals_local():
         assert "<svg" in (t.fleet.dir / "loss.svg").read_text()[:300]
         assert t.fleet.yoke("train", "model", "--data=small", "--source=a", "--lr=x", ok=False).code == 2
         assert t.fleet.yoke("train", "model", "--resume", ok=False).code == 1
+
+
+def test_timeline():
+    """What was measured of a step: every microbatch runs forward and backward once on each side of the cut, in the order
+    that is possible, and the picture, the listing and SQL tell the same."""
+    with Trainings(["a", "b"]) as t:
+        job = t.submit(t.cut("ab", [6]), epochs=2)
+        row = t.wait(job)
+        status, picture = harness.wait_for("the agents' spans", lambda: (
+            lambda s, p: (s, p) if s == 200 and p["step"] == 9 and len(p["events"]) > 40 else None)(
+                *t.fleet.request("GET", f"/v1/jobs/{job}/timeline")))
+        assert {r.split()[0] for r in picture["rows"]} == {"agent", "data", "link"}, picture["rows"]
+        at, ends = {}, 0
+        for e in picture["events"]:
+            assert 0 <= e["start_ms"] <= e["end_ms"], e
+            at.setdefault((picture["rows"][e["row"]], e["kind"], e["label"][1:]), (e["start_ms"], e["end_ms"]))
+            ends = max(ends, e["end_ms"])
+        for m in "0123":
+            forward, both, backward = at["agent a", "forward", m], at["agent b", "both", m], at["agent a", "backward", m]
+            assert forward[1] <= both[0] + 1 and both[1] <= backward[0] + 1, (m, forward, both, backward)
+            assert at["data of a", "read", m][1] <= forward[0] + 1
+            assert ("link a to b", "send", m) in at and ("link b to a", "receive", m) in at, at.keys()
+        assert at["agent a", "step", ""][0] >= at["agent a", "backward", "3"][1] - 1
+        # The second step of the generation was measured too; others were not.
+        status, second = t.fleet.request("GET", f"/v1/jobs/{job}/timeline?step=1")
+        assert status == 200 and second["step"] == 1
+        assert t.fleet.request("GET", f"/v1/jobs/{job}/timeline?step=2")[0] == 404
+        assert t.fleet.request("GET", f"/v1/jobs/{job}/timeline?step=-3")[0] == 400
+        assert t.fleet.request("GET", "/v1/jobs/999/timeline")[0] == 404
+        out = t.fleet.dir / "step.svg"
+        shown = t.fleet.yoke("job", job, f"--timeline={out}", "--step=9").out
+        assert "step 9" in shown and out.read_text().startswith("<svg")
+        assert t.fleet.yoke("job", job, f"--timeline={out}", "--step=3", ok=False).code == 1
+        db = sqlite3.connect(f"file:{t.fleet.db}?mode=ro", uri=True)
+        assert db.execute("select count(*) from v_spans where job = ? and step = 9", [job]).fetchone()[0] == len(picture["events"])
+        # What stages took is there beside it: as many microbatches as were run.
+        micro = sum(4 for _ in range(24)) + 2 * 2  # 12 whole batches and one of two microbatches, twice
+        counts = db.execute("select agent, stage, sum(microbatches) from v_stage_times where job = ? group by 1, 2", [job])
+        assert sorted(c[2] for c in counts) == [micro] * 3
+        assert db.execute("select count(*) from v_steps where job = ?", [job]).fetchone()[0] == 26
+        assert db.execute("select measured_ms > 0 from v_plan_accuracy where job = ?", [job]).fetchone() == (1,), row

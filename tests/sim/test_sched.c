@@ -40,6 +40,47 @@ static void batch_ends_well(void **state)
         assert_int_equal(h->pc.load[i].generation, 0);
 }
 
+/* Spans that agents tell become a picture; what cannot be is left out, whoever says it. */
+static void spans_are_checked(void **state)
+{
+    struct here *h = *state;
+    begin(h);
+    int64_t id = submit(h, BATCH "}");
+    wait_over(h, id, 120000);
+    int64_t far = INT64_MAX / 4, now = net_now_us(h->net);
+    struct wire_span spans[] = {
+        {.what = "forward", .stage = 0, .peer = "", .microbatch = 3, .begin_us = 100, .end_us = 2100},
+        {.what = "forward", .stage = 99, .peer = "", .end_us = 1},
+        {.what = "forward", .stage = -2, .peer = "", .end_us = 1},
+        {.what = "dance", .stage = 0, .peer = "", .end_us = 1},
+        {.what = "", .stage = 0, .peer = "", .end_us = 1},
+        {.what = "send", .stage = 0, .peer = "nobody", .end_us = 1},
+        {.what = "wait", .stage = 0, .peer = "", .begin_us = 5, .end_us = 4},
+        {.what = "wait", .stage = 0, .peer = "", .begin_us = -5, .end_us = 4},
+        {.what = "wait", .stage = 0, .peer = "", .end_us = far},
+        {.what = "wait", .stage = 0, .peer = "", .microbatch = -2, .end_us = 1},
+        {.what = "send", .stage = 0, .peer = h->phone.id, .microbatch = 3, .begin_us = 2100, .end_us = 3100},
+    };
+    struct wire_spans w = {.generation = h->pc.generation, .at_us = now, .spans = {spans, YK_COUNT(spans)}};
+    assert_int_equal(chan_send(h->pc.control, WIRE_TYPE_spans, &w), YK_OK);
+    w.step = -1;
+    assert_int_equal(chan_send(h->pc.control, WIRE_TYPE_spans, &w), YK_OK);
+    w.step = 0;
+    for (int i = 0; i < 3; i++) { /* before the job, far from now, of no generation */
+        w.at_us = i == 0 ? 1 : i == 1 ? far : now;
+        w.generation = i == 2 ? 12345 : h->pc.generation;
+        assert_int_equal(chan_send(h->pc.control, WIRE_TYPE_spans, &w), YK_OK);
+    }
+    run_ms(h, 100);
+    store_timeline(sched_store(h->s), id, -1, on_json, h);
+    wait_answer(h, 1000);
+    struct json *doc = answer_json(h);
+    assert_int_equal(json_len(json_find(doc, "events")), 2);
+    assert_string_equal(json_str(json_at(json_find(doc, "rows"), 0), ""), "agent pc");
+    assert_string_equal(json_str(json_at(json_find(doc, "rows"), 1), ""), "link pc to phone");
+    json_free(doc);
+}
+
 /* Outputs come over another connection than run_started, and may overtake it. */
 static void results_before_run_started(void **state)
 {
@@ -631,6 +672,7 @@ int main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(batch_ends_well),
+        T(spans_are_checked),
         T(results_before_run_started),
         T(samples_that_do_not_divide),
         T(profile_is_kept),

@@ -203,7 +203,7 @@ static void schema_has_its_version(void **state)
     struct here *h = *state;
     char text[64];
     outside(h, "PRAGMA user_version", text, sizeof(text));
-    assert_string_equal(text, "4");
+    assert_string_equal(text, "5");
     outside(h, "PRAGMA journal_mode", text, sizeof(text));
     assert_string_equal(text, "wal");
     outside(h,
@@ -245,7 +245,7 @@ static void older_schema_goes_on(void **state)
     store_load_models(h->s, on_old_model, &n);
     assert_int_equal(n, 1);
     outside(h, "PRAGMA user_version", text, sizeof(text));
-    assert_string_equal(text, "4");
+    assert_string_equal(text, "5");
     outside(h, "SELECT model || coalesce(preprocess, '-') FROM v_models", text, sizeof(text));
     assert_string_equal(text, "old-");
 }
@@ -297,6 +297,63 @@ static void steps_and_checkpoints(void **state)
     assert_string_equal(text, "1.125");
 }
 
+/* A step's picture begins with its first span and shows the newest plan; rows are agents, then data, then links. */
+static void spans_make_a_picture(void **state)
+{
+    struct here *h = *state;
+    const struct store_span old = {.stage = 0, .microbatch = 0, .what = "forward", .begin_ms = 10, .end_ms = 11};
+    const struct store_span pc[] = {
+        {.stage = 0, .microbatch = 0, .what = "forward", .begin_ms = 1000.5, .end_ms = 1002.5},
+        {.stage = 0, .microbatch = 0, .what = "send", .peer = "phone", .begin_ms = 1002.5, .end_ms = 1003.5},
+        {.stage = -1, .microbatch = 0, .what = "read", .begin_ms = 1000.25, .end_ms = 1000.5},
+        {.stage = 0, .microbatch = -1, .what = "step", .begin_ms = 1009, .end_ms = 1010},
+    };
+    const struct store_span phone[] = {
+        {.stage = 1, .microbatch = 0, .what = "both", .begin_ms = 1004, .end_ms = 1008},
+        {.stage = 0, .microbatch = 0, .what = "receive", .peer = "pc", .begin_ms = 1003, .end_ms = 1004},
+    };
+    char text[64];
+    store_timeline(h->s, 7, -1, on_json, h);
+    settle(h);
+    assert_int_equal(h->json_err, YK_NOTFOUND);
+    store_put_spans(h->s, 7, 1, 3, "pc", &old, 1);
+    store_put_spans(h->s, 7, 2, 3, "phone", phone, 2);
+    store_put_spans(h->s, 7, 2, 3, "pc", pc, 4);
+    store_put_spans(h->s, 7, 2, 1, "pc", pc, 1);
+    store_put_spans(h->s, 8, 3, 9, "pc", &old, 1);
+    store_timeline(h->s, 7, -1, on_json, h);
+    settle(h);
+    assert_int_equal(h->json_err, YK_OK);
+    struct json *doc = NULL;
+    assert_int_equal(json_parse(h->json, strlen(h->json), &doc, NULL), YK_OK);
+    assert_int_equal(json_i64(json_find(doc, "step"), -1), 3);
+    const struct json *rows = json_find(doc, "rows"), *events = json_find(doc, "events");
+    const char *const names[] = {"agent pc", "agent phone", "data of pc", "link pc to phone"};
+    assert_int_equal(json_len(rows), 4);
+    for (size_t i = 0; i < 4; i++)
+        assert_string_equal(json_str(json_at(rows, i), ""), names[i]);
+    assert_int_equal(json_len(events), 6);
+    double first = 1e9, last = 0;
+    for (size_t i = 0; i < 6; i++) {
+        const struct json *e = json_at(events, i);
+        first = YK_MIN(first, json_f64(json_find(e, "start_ms"), 1e9));
+        last = YK_MAX(last, json_f64(json_find(e, "end_ms"), 0));
+        if (strcmp(json_str(json_find(e, "kind"), ""), "both") == 0) {
+            assert_int_equal(json_i64(json_find(e, "row"), -1), 1);
+            assert_true(json_f64(json_find(e, "start_ms"), 0) == 3.75);
+            assert_string_equal(json_str(json_find(e, "label"), ""), "B0");
+            assert_string_equal(json_str(json_find(e, "about"), ""), "both, stage 1, microbatch 0");
+        }
+    }
+    assert_true(first == 0 && last == 9.75);
+    json_free(doc);
+    store_timeline(h->s, 7, 2, on_json, h);
+    settle(h);
+    assert_int_equal(h->json_err, YK_NOTFOUND);
+    outside(h, "SELECT count(*) || ' ' || max(end_ms) FROM v_spans WHERE job = 7 AND step = 1", text, sizeof(text));
+    assert_string_equal(text, "1 2.0");
+}
+
 static void newer_schema_is_refused(void **state)
 {
     struct here *h = *state;
@@ -313,7 +370,8 @@ static void newer_schema_is_refused(void **state)
     assert_int_equal(sqlite3_open(h->path, &db), SQLITE_OK);
     /* And an older one is brought forward: this is what schema 2 was. */
     assert_int_equal(sqlite3_exec(db,
-                         "DROP VIEW v_steps; DROP VIEW v_checkpoints; DROP TABLE steps; DROP TABLE checkpoints; "
+                         "DROP VIEW v_spans; DROP TABLE spans; DROP VIEW v_steps; DROP VIEW v_checkpoints; DROP TABLE "
+                         "steps; DROP TABLE checkpoints; "
                          "ALTER TABLE jobs DROP COLUMN deaths; PRAGMA user_version = 2",
                          NULL, NULL, NULL),
         SQLITE_OK);
@@ -752,6 +810,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(older_schema_goes_on, setup, teardown),
         cmocka_unit_test_setup_teardown(newer_schema_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(steps_and_checkpoints, setup, teardown),
+        cmocka_unit_test_setup_teardown(spans_make_a_picture, setup, teardown),
+        cmocka_unit_test_setup_teardown(spans_make_a_picture, setup, teardown),
         cmocka_unit_test_setup_teardown(not_a_database, setup, teardown),
         cmocka_unit_test_setup_teardown(views_keep_their_columns, setup, teardown),
         cmocka_unit_test_setup_teardown(agents_and_links, setup, teardown),
