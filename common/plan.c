@@ -31,6 +31,13 @@ bool plan_codec_find(const char *name, enum plan_codec *out)
     return false;
 }
 
+static void free_notes(struct plan_note *notes, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        free(notes[i].text);
+    free(notes);
+}
+
 void plan_free(struct plan *p)
 {
     if (!p)
@@ -56,6 +63,12 @@ void plan_free(struct plan *p)
         free(p->alternatives[i].bottleneck);
     }
     free(p->alternatives);
+    free_notes(p->binds, p->n_binds);
+    free_notes(p->changes, p->n_changes);
+    for (int32_t i = 0; p->bar_rows && i < p->n_bar_rows; i++)
+        free(p->bar_rows[i]);
+    free(p->bar_rows);
+    free(p->bars);
     free(p);
 }
 
@@ -70,6 +83,14 @@ static void *copy_array(const void *from, int32_t n, size_t each)
         return NULL;
     void *to = yk_xalloc(((size_t)n + 1) * each);
     memcpy(to, from, (size_t)n * each);
+    return to;
+}
+
+static struct plan_note *copy_notes(const struct plan_note *from, int32_t n)
+{
+    struct plan_note *to = copy_array(from, n, sizeof *from);
+    for (int32_t i = 0; to && i < n; i++)
+        to[i].text = copy_text(from[i].text);
     return to;
 }
 
@@ -105,6 +126,12 @@ struct plan *plan_copy(const struct plan *p)
         q->alternatives[i].text = copy_text(p->alternatives[i].text);
         q->alternatives[i].bottleneck = copy_text(p->alternatives[i].bottleneck);
     }
+    q->binds = copy_notes(p->binds, p->n_binds);
+    q->changes = copy_notes(p->changes, p->n_changes);
+    q->bars = copy_array(p->bars, p->n_bars, sizeof *p->bars);
+    q->bar_rows = copy_array(p->bar_rows, p->n_bar_rows, sizeof *p->bar_rows);
+    for (int32_t i = 0; q->bar_rows && i < q->n_bar_rows; i++)
+        q->bar_rows[i] = copy_text(p->bar_rows[i]);
     return q;
 }
 
@@ -397,6 +424,49 @@ static void put_stage(struct json_out *o, const struct plan_stage *s)
     json_close(o, '}');
 }
 
+/* step: with what the best plan takes then. */
+static void put_notes(
+    struct json_out *o, const char *key, const struct plan_note *notes, int32_t n, bool step, double now_ms)
+{
+    put_open(o, key, '[');
+    for (int32_t i = 0; i < n; i++) {
+        json_open(o, '{');
+        put_str(o, "kind", notes[i].kind);
+        put_str(o, "text", notes[i].text);
+        if (step) {
+            put_f64(o, "step_ms", notes[i].step_ms);
+            put_f64(o, "times_as_fast", notes[i].step_ms > 0 ? now_ms / notes[i].step_ms : NAN);
+        }
+        json_close(o, '}');
+    }
+    json_close(o, ']');
+}
+
+static void put_bars(struct json_out *o, const struct plan *p)
+{
+    put_open(o, "timeline", '{');
+    put_i64(o, "microbatches", p->bar_microbatches);
+    put_i64(o, "of_microbatches", p->all_microbatches);
+    put_open(o, "rows", '[');
+    for (int32_t i = 0; i < p->n_bar_rows; i++)
+        json_put_str(o, p->bar_rows[i]);
+    json_close(o, ']');
+    put_open(o, "events", '[');
+    for (int32_t i = 0; i < p->n_bars; i++) {
+        const struct plan_bar *b = &p->bars[i];
+        json_open(o, '{');
+        put_i64(o, "row", b->row);
+        put_str(o, "kind", b->kind);
+        put_str(o, "label", b->label);
+        put_str(o, "about", b->about);
+        put_f64(o, "start_ms", b->start_ms);
+        put_f64(o, "end_ms", b->end_ms);
+        json_close(o, '}');
+    }
+    json_close(o, ']');
+    json_close(o, '}');
+}
+
 void plan_to_json(const struct plan *p, struct json_out *o)
 {
     json_open(o, '{');
@@ -467,6 +537,12 @@ void plan_to_json(const struct plan *p, struct json_out *o)
     }
     json_close(o, ']');
     put_str(o, "explanation", p->explanation);
+    if (p->binds)
+        put_notes(o, "binds", p->binds, p->n_binds, false, p->step_ms);
+    if (p->changes)
+        put_notes(o, "changes", p->changes, p->n_changes, true, p->step_ms);
+    if (p->bar_rows)
+        put_bars(o, p);
     json_close(o, '}');
 }
 

@@ -38,6 +38,18 @@ struct plan_alternative { /* derived */
     double step_ms;
     char *bottleneck;
 };
+struct plan_note { /* derived, where an explanation was asked for */
+    char kind[16]; /* what binds, or is changed: "compute", "link", "memory", "heat", "pin", "busy", "device" */
+    char *text;
+    double step_ms; /* of the best plan with the change; NaN: of what binds, or there is none */
+};
+struct plan_bar { /* derived: a step of the event model */
+    int32_t row;  /* position in bar_rows */
+    double start_ms, end_ms;
+    char kind[20];  /* "compute"; of a training "forward", "backward", "both"; "transfer" */
+    char label[24]; /* its microbatch; of a training "F3", "B3" */
+    char about[96];
+};
 struct plan {
     char *model, *graph_use; /* "mnist", "infer" */
     char graph_hash[65];
@@ -59,6 +71,12 @@ struct plan {
     double best_single_ms;
     struct plan_alternative *alternatives;
     int32_t n_alternatives;
+    struct plan_note *binds, *changes; /* NULL: were not asked for */
+    int32_t n_binds, n_changes;
+    char **bar_rows; /* agents, links; NULL: no bars were asked for */
+    struct plan_bar *bars;
+    int32_t n_bar_rows, n_bars;
+    int64_t bar_microbatches, all_microbatches; /* how many the bars are of, and how many a step has */
 };
 
 /* JSON "graph" is {"use": "infer", "hash": "<64 hex>"}; stages[].nodes is [[first,last],...]. Checks form and ranges of

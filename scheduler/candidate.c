@@ -166,11 +166,19 @@ static yk_err run_line(const struct cost_model *m, const struct cost_line *l, in
     return err;
 }
 
-static yk_err score_at(const struct cost_model *m, struct candidate *c, int32_t depth, double *step_ms, double *busy)
+/* Size of the last microbatch against the others. */
+static double last_frac(const struct cost_model *m, const struct candidate *c)
+{
+    int64_t rest = m->req->batch > 0 ? m->req->batch % c->microbatch : 0;
+    return rest ? (double)rest / (double)c->microbatch : 1;
+}
+
+static yk_err score_at(
+    const struct cost_model *m, const struct candidate *c, int32_t depth, double *step_ms, double *busy)
 {
     double *one = yk_xalloc(((size_t)m->n_resources + 1) * sizeof *one);
-    int64_t rest = m->req->batch > 0 ? m->req->batch % c->microbatch : 0, given = 0;
-    double last = rest ? (double)rest / (double)c->microbatch : 1, shares = 0;
+    int64_t given = 0;
+    double last = last_frac(m, c), shares = 0;
     yk_err err = YK_OK;
     memset(busy, 0, (size_t)m->n_resources * sizeof *busy);
     *step_ms = 0;
@@ -190,6 +198,57 @@ static yk_err score_at(const struct cost_model *m, struct candidate *c, int32_t 
         *step_ms = YK_MAX(*step_ms, busy[r]);
     free(one);
     return err;
+}
+
+struct tracing {
+    const struct cost_line *l;
+    const struct schedule_step *steps;
+    int32_t line;
+    int64_t first;
+    void (*fn)(void *arg, const struct candidate_bar *bar);
+    void *arg;
+};
+
+static void on_step(void *arg, int64_t microbatch, int32_t step, double start_ms, double end_ms)
+{
+    const struct tracing *t = arg;
+    int32_t stage = step - t->l->n_edges;
+    struct candidate_bar bar = {.line = t->line,
+        .resource = t->steps[step].resource,
+        .stage = stage >= 0 && stage < t->l->n_stages ? stage : -1,
+        .edge = stage < 0 ? step : -1,
+        .microbatch = t->first + microbatch,
+        .start_ms = start_ms,
+        .end_ms = end_ms};
+    if (bar.resource >= 0)
+        t->fn(t->arg, &bar);
+}
+
+yk_err candidate_trace(const struct cost_model *m, const struct candidate *c, int64_t most,
+    void (*fn)(void *arg, const struct candidate_bar *bar), void *arg, double *busy_ms)
+{
+    int64_t given = 0;
+    double shares = 0, step_ms;
+    yk_err err = YK_OK;
+    for (int32_t i = 0; i < c->n_lines && !err; i++) {
+        const struct cost_line *l = &c->lines[i];
+        shares += c->shares[i];
+        int64_t until = i + 1 == c->n_lines ? c->count : (int64_t)llround(shares * (double)c->count);
+        struct schedule s = {.n_resources = m->n_resources,
+            .microbatches = YK_MIN(until - given, most),
+            .depth = depth_of(c, i, c->depth),
+            .last_frac = i + 1 == c->n_lines && until - given <= most ? last_frac(m, c) : 0};
+        struct schedule_result result = {0};
+        struct schedule_step *steps = make_steps(l, &s.n_steps);
+        struct tracing t = {l, steps, i, given, fn, arg};
+        s.steps = steps;
+        err = schedule_run(&s, &result, on_step, &t);
+        for (int32_t k = 0; k < s.n_steps; k++)
+            free((void *)steps[k].before);
+        free(steps);
+        given = YK_MAX(given, until);
+    }
+    return err || !busy_ms ? err : score_at(m, c, c->depth, &step_ms, busy_ms);
 }
 
 /* The closed form is a bound of its steps: microbatches are equal, and no agent takes one twice. */

@@ -26,6 +26,16 @@ yk_err candidate_score(
     const struct cost_model *m, struct candidate *c, int32_t max_depth, int32_t fixed, struct yk_diag *why);
 void candidate_fini(struct candidate *c);
 
+struct candidate_bar {                   /* something of one microbatch that occupies a resource */
+    int32_t line, resource, stage, edge; /* stage -1: an edge; both -1: messages of a source without a stage */
+    int64_t microbatch;                  /* of the step, over all pipelines */
+    double start_ms, end_ms;
+};
+/* Runs the event model of at most `most` microbatches of each pipeline, at c->depth, and calls fn for each bar. busy_ms
+ * (by resource; may be NULL) is of the whole step. */
+yk_err candidate_trace(const struct cost_model *m, const struct candidate *c, int64_t most,
+    void (*fn)(void *arg, const struct candidate_bar *bar), void *arg, double *busy_ms);
+
 /* The text of --explain. chosen first; others sorted by step time. free() it. */
 char *candidate_explain(const struct cost_model *m, const struct candidate *chosen, const struct candidate *single,
     const struct candidate *const *others, int32_t n_others, const char *solver);

@@ -240,7 +240,7 @@ static yk_err take_from_plan(const struct json *o, struct job *j, const char *ob
 static yk_err parse_job(const struct json *o, struct job *j, struct yk_diag *why)
 {
     static const char *const known[] = {"kind", "model", "data", "source", "batch", "microbatch", "objective",
-        "deadline_ms", "codec", "pin", "plan", "outputs", "accuracy", "sizes", "train", NULL};
+        "deadline_ms", "codec", "pin", "plan", "outputs", "accuracy", "sizes", "train", "explain", "timeline", NULL};
     static const char *const codecs[] = {"fp32", "fp16", "int8", NULL}, *const pins[] = {"first", "last", NULL};
     bool *const codec_flags[] = {&j->codec_allowed[0], &j->codec_allowed[1], &j->codec_allowed[2]};
     bool *const pin_flags[] = {&j->pin_first, &j->pin_last};
@@ -277,6 +277,11 @@ static yk_err parse_job(const struct json *o, struct job *j, struct yk_diag *why
         err = json_get_bool(o, "outputs", false, &j->want_outputs, why);
     if (!err)
         err = json_get_bool(o, "accuracy", false, &j->want_accuracy, why);
+    if (!err)
+        err = json_get_bool(o, "explain", false, &j->want_changes, why);
+    j->want_bars = j->want_changes;
+    if (!err)
+        err = json_get_bool(o, "timeline", false, &j->want_bars, why);
     if (!err)
         err = json_get_str(o, "objective", false, &objective, why);
     j->objective = strcmp(j->kind ? j->kind : "", "infer") == 0 ? SOLVE_LATENCY : SOLVE_THROUGHPUT;

@@ -38,6 +38,7 @@ struct job {
     int64_t due_us;            /* the same by the loop's clock */
     bool codec_allowed[3], pin_first, pin_last;
     bool want_outputs, want_accuracy;
+    bool want_changes, want_bars; /* of a plan that is asked for: explain.h */
     char *data, *labels, *split,
         *preprocess; /* data: a name under a data root; NULL if it was uploaded. labels: a blob */
     struct job_input {

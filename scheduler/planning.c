@@ -3,12 +3,14 @@
 
 #include "common/log.h"
 #include "common/metrics.h"
+#include "scheduler/explain.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define GATHER_US 90000000 /* profiles and links are waited for this long */
 #define SOLVE_BUDGET_MS 2000
+#define EXPLAIN_BUDGET_MS 4000
 
 struct planning {
     struct planning *next, **link;
@@ -121,7 +123,10 @@ static void solve_run(void *arg)
         .forms = (const char *const *)p->forms,
         .training = p->training.of ? &p->training : NULL,
         .budget_ms = SOLVE_BUDGET_MS};
+    const struct explain_options more = {.changes = p->r.want_changes, .budget_ms = EXPLAIN_BUDGET_MS};
     p->err = solve_plan(&req, p->view, &p->plan, &p->why);
+    if (!p->err && (p->r.want_changes || p->r.want_bars))
+        explain_plan(&req, p->view, &more, p->plan);
 }
 
 static void solve_done(void *arg)

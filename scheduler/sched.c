@@ -112,6 +112,8 @@ static yk_err check_request(struct sched *s, const struct job *j, bool needs_dat
     struct model *m = sched_model_find(s, j->model);
     if (!m)
         return yk_fail(why, YK_NOTFOUND, "there is no model '%s' (`yoke models` lists them)", j->model);
+    if (needs_data && (j->want_changes || j->want_bars))
+        return yk_fail(why, YK_INVAL, "explain and timeline go with POST /v1/plan");
     if (needs_data && !j->data && !j->n_inputs)
         return yk_fail(why, YK_INVAL, "data is missing: {\"blob\": SHA-256} or {\"name\": NAME}");
     for (int i = 0; i < j->n_inputs; i++)
@@ -162,6 +164,8 @@ static void plan_asked(struct asking *a, struct model *m)
         .pin_first = j->pin_first,
         .pin_last = j->pin_last,
         .replicas = strcmp(j->kind, "batch") == 0,
+        .want_changes = j->want_changes,
+        .want_bars = j->want_bars,
         .forced = j->forced,
         .training = j->training ? &training : NULL};
     struct sched *s = a->s;

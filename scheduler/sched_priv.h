@@ -83,7 +83,8 @@ struct planning_request {
     double deadline_ms;
     const bool *codec_allowed;
     bool pin_first, pin_last;
-    bool replicas; /* several pipelines, where they are faster */
+    bool replicas;                /* several pipelines, where they are faster */
+    bool want_changes, want_bars; /* what explain.h adds to the plan */
     const struct plan *forced;
     char *const *forms;                    /* fixed ones, n_nodes of them; NULL */
     const struct solve_training *training; /* borrowed for the call of planning_start; NULL: none */

@@ -100,7 +100,10 @@ static const struct conf_key keys_job[] = {
 static const struct conf_key keys_plan[] = {
     KEY("job", CONF_STR, "batch", "Kind of job: infer, batch or train.", job, NULL, "KIND"), KEY_OBJECTIVE,
     KEY_BATCH("1"), KEY_MICROBATCH, KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN, KEY_SIZE,
-    KEY("explain", CONF_BOOL, NULL, "Say why this plan.", explain, NULL, NULL)};
+    KEY("explain", CONF_BOOL, NULL,
+        "Say why this plan: alternatives, what binds it, what another device, link or memory would bring.", explain,
+        NULL, NULL),
+    KEY_TIMELINE};
 static const struct conf_key keys_infer[] = {KEY_INPUTS, KEY_OUTPUTS, KEY_LABELS, KEYS_IMAGE, KEY_MEAN, KEY_STD,
     KEY_OBJECTIVE, KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN};
 static const struct conf_key keys_batch[] = {KEY_DATA, KEY_SPLIT, KEY_SOURCE, KEY_BATCH("64"), KEY_MICROBATCH,

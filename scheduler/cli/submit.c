@@ -4,6 +4,7 @@
 #include "scheduler/cli/job.h"
 #include "scheduler/cli/rest.h"
 #include "scheduler/cli/table.h"
+#include "scheduler/cli/timeline.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -84,21 +85,55 @@ int cli_model_remove(struct cli *c)
     return err ? cli_fail(err, &why) : CLI_DONE;
 }
 
+/* The planned step as a picture in a file, if one is wanted, and as text. */
+static yk_err draw_plan(struct cli *c, const struct json *plan, struct yk_buf *text, struct yk_diag *why)
+{
+    const struct json *bars = json_find(plan, "timeline");
+    int64_t drawn = json_i64(json_find(bars, "microbatches"), 0);
+    int64_t all = json_i64(json_find(bars, "of_microbatches"), 0);
+    char *part = drawn < all ? yk_xasprintf("the first %lld of %lld microbatches", (long long)drawn, (long long)all)
+                             : yk_xasprintf("%lld microbatches", (long long)all);
+    char *title = yk_xasprintf("%s: planned step of %lld, %.4g ms, %s of %lld", c->args.at[0],
+        (long long)json_i64(json_find(plan, "batch"), 1),
+        json_f64(json_find(json_find(plan, "predicted"), "step_ms"), 0), part,
+        (long long)json_i64(json_find(plan, "microbatch"), 0));
+    struct timeline *t = timeline_open(title);
+    yk_err err = bars ? timeline_read(t, bars, why) : yk_fail(why, YK_NOTFOUND, "yoked sent no timeline with the plan");
+    if (!err && c->o.timeline)
+        err = timeline_write_svg(t, c->o.timeline, why);
+    if (!err) {
+        yk_buf_printf(text, "%s\n", title);
+        err = timeline_text(t, timeline_columns(), text, why);
+    }
+    timeline_close(t);
+    free(title);
+    free(part);
+    return err;
+}
+
 int cli_plan(struct cli *c)
 {
     struct yk_diag why = {0};
     struct yk_buf body = {0};
     struct json_out out;
     struct json *plan = NULL;
+    struct yk_buf drawn = {0};
     json_out_init(&out, &body, 0);
     yk_err err = job_request(c, c->o.job, &out, &why);
+    if (c->o.explain || c->o.timeline) {
+        json_put_key(&out, c->o.explain ? "explain" : "timeline");
+        json_put_bool(&out, true);
+    }
     json_close(&out, '}');
     if (!err)
         err = cli_rest_call(c, "POST", "/v1/plan", &body, &plan, &why);
+    if (!err && (c->o.timeline || (c->o.explain && !c->o.json)))
+        err = draw_plan(c, plan, &drawn, &why);
     if (!err && c->o.json) {
         job_print_json(plan, 2);
     } else if (!err && c->o.explain) {
         print_lines(json_str(json_find(plan, "explanation"), ""));
+        printf("\n%.*s", (int)drawn.len, (const char *)drawn.data);
     } else if (!err) {
         const struct json *predicted = json_find(plan, "predicted"), *pipelines = json_find(plan, "pipelines");
         printf("%.1f ms a batch of %lld, microbatch %lld, bottleneck %s\n",
@@ -118,6 +153,7 @@ int cli_plan(struct cli *c)
     }
     json_free(plan);
     yk_buf_free(&body);
+    yk_buf_free(&drawn);
     return err ? cli_fail(err, &why) : CLI_DONE;
 }
 

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "scheduler/cli/svg.h"
 
@@ -267,4 +269,10 @@ yk_err timeline_text(const struct timeline *t, int32_t width, struct yk_buf *out
     free(c.owner);
     free(c.text);
     return out->failed ? yk_fail(why, YK_NOMEM, "no memory for a timeline of %" PRId64 " bars", t->n_spans) : YK_OK;
+}
+
+int32_t timeline_columns(void)
+{
+    struct winsize size = {0};
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 100;
 }

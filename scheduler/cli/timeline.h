@@ -31,4 +31,7 @@ yk_err timeline_write_svg(const struct timeline *t, const char *path, struct yk_
  * Errors: YK_INVAL, YK_LIMIT, as svg_timeline; YK_NOMEM. Owner: out is the caller's, added to. */
 yk_err timeline_text(const struct timeline *t, int32_t width, struct yk_buf *out, struct yk_diag *why);
 
+/* Columns of the terminal that standard output is; 100 where it is none. */
+int32_t timeline_columns(void);
+
 #endif
