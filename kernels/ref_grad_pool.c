@@ -126,6 +126,11 @@ static void give(struct host_call *c, int out, int64_t at, double v)
         ref_store_d(c->out[out].data, c->out[out].shape.dtype, at, 1, &v, 1);
 }
 
+static double as_given(const struct host_call *c, double v)
+{
+    return c->in[1].shape.dtype == DT_F32 ? (double)(float)v : v;
+}
+
 static void train_piece(void *arg, int64_t begin, int64_t end)
 {
     const struct batch_job *j = arg;
@@ -141,10 +146,12 @@ static void train_piece(void *arg, int64_t begin, int64_t end)
             squares += v * v;
         }
         double inverse = 1 / sqrt(squares / (double)count + j->epsilon);
-        double scale = ref_d(&c->in[1], ch) * inverse, shift = ref_d(&c->in[2], ch);
+        /* By the statistics as they are given out, so that BatchNormalization with them makes the same bits again. */
+        double given = as_given(c, mean), scale = as_given(c, ref_d(&c->in[1], ch) * as_given(c, inverse));
+        double shift = ref_d(&c->in[2], ch);
         for (int64_t i = 0; i < count; i++) {
             int64_t at = place(j, ch, i);
-            give(c, 0, at, (ref_d(&c->in[0], at) - mean) * scale + shift);
+            give(c, 0, at, (ref_d(&c->in[0], at) - given) * scale + shift);
         }
         give(c, 1, ch, ref_d(&c->in[3], ch) * j->keep + mean * (1 - j->keep));
         give(c, 2, ch, ref_d(&c->in[4], ch) * j->keep + squares / (double)(count - 1) * (1 - j->keep));

@@ -170,9 +170,10 @@ static void train_channels(void *arg, int64_t begin, int64_t end)
             double off = j->parts[i * 2 * j->channels + ch] - mean;
             around += j->parts[(i * 2 + 1) * j->channels + ch] + off * off * (double)rows_of(j, i);
         }
-        double inverse = 1 / sqrt(around / count + epsilon), a = get(c, 1, ch) * inverse;
-        j->a[ch] = (float)a;
-        j->b[ch] = (float)(get(c, 2, ch) - mean * a);
+        double inverse = 1 / sqrt(around / count + epsilon);
+        /* By the statistics as they are given out, so that BatchNormalization with them makes the same bits again. */
+        j->a[ch] = (float)(get(c, 1, ch) * (double)(float)inverse);
+        j->b[ch] = (float)(get(c, 2, ch) - (double)(float)mean * (double)j->a[ch]);
         put(c, 1, ch, get(c, 3, ch) * keep + mean * (1 - keep));
         put(c, 2, ch, get(c, 4, ch) * keep + around / (count - 1) * (1 - keep));
         put(c, 3, ch, mean);

@@ -516,7 +516,7 @@ static yk_err check(const char *kind, const struct networks_options *o, struct y
 
 yk_err networks_make(const char *kind, const struct networks_options *o, struct graph **out, struct yk_diag *why)
 {
-    static const int small[] = {1, 1, 1}, r18[] = {2, 2, 2, 2}, r34[] = {3, 4, 6, 3};
+    static const int small[] = {2, 2, 2}, r18[] = {2, 2, 2, 2}, r34[] = {3, 4, 6, 3};
     static const char *const kinds[] = {"mlp", "cnn", "resnet-small", "resnet18", "resnet34", "vit-tiny"};
     size_t which = 0;
     while (which < YK_COUNT(kinds) && strcmp(kinds[which], kind) != 0)

@@ -1,7 +1,7 @@
 /* One training held open for train.py: reads how many steps to do, a number a line, and answers each with the
  * milliseconds and the loss of every step on one line. Every step is on the same batch.
  * Usage: bench_step MODEL.onnx THREADS X.bin Y.bin N   (x: n samples of f32, y: n class ids of int64)
- * OPS in the environment: where the time of the last steps went, by op and form, on standard error at the end. */
+ * RECOMPUTE in the environment: as --recompute. OPS: where the time of the last steps went, by op and form, on standard error at the end. */
 #include <time.h>
 
 #include "common/onnx.h"
@@ -74,6 +74,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < YK_COUNT(sizes); i++)
         sizes[i] = n;
     grad_options_init(&o);
+    o.recompute = getenv("RECOMPUTE") != NULL;
     if (onnx_import(argv[1], &fwd, NULL, &why) || passes_train(fwd, fold_eval, NULL, &why) ||
         grad_build(fwd, &o, &g, &info, &why) || pool_open(atoi(argv[2]), &pool, &why) ||
         backends_open("auto", pool, &b, &why)) {

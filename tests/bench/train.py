@@ -13,6 +13,7 @@ ROWS = [("resnet34", "32x3x32x32"), ("resnet34", "8x3x224x224"), ("cnn", "64x1x2
 FIRST = 2  # steps whose losses are compared
 BOUND = 2e-2  # relative, of the second; that of the first is 1e-5. In ResNet-34 at 32x32 rounding alone moves it by 1e-3 and more
 CLASSES = 10
+IDLE = 16 << 20  # of a process that does nothing yet
 
 
 def torch_peer(kind, model, x, y, dims, threads):
@@ -39,10 +40,17 @@ def torch_peer(kind, model, x, y, dims, threads):
 
 
 class Peer:
-    def __init__(self, command, environment):
+    """held: of ours, the bytes of its memory plan."""
+
+    def __init__(self, command, environment, says_held=False):
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        env={**os.environ, **environment})
+                                        stderr=subprocess.PIPE if says_held else None, env={**os.environ, **environment})
         self.times, self.losses = [], []
+        if says_held:
+            line = self.process.stderr.readline()
+            if not line.startswith("holds "):
+                raise SystemExit(line)
+            self.held = float(line.split()[1]) * 1e6
 
     def run(self, n, keep):
         self.process.stdin.write(f"{n}\n")
@@ -60,6 +68,8 @@ class Peer:
             if line.startswith("VmHWM"):
                 peak = int(line.split()[1]) * 1024
         self.process.stdin.close()
+        if self.process.stderr:
+            sys.stderr.write(self.process.stderr.read())
         self.process.wait()
         return peak
 
@@ -76,7 +86,7 @@ def row(args, folder, kind, dims):
     cpu = {"CPU": "1"} if args.cpu else {}
     one = {"OMP_NUM_THREADS": str(args.threads), "OPENBLAS_NUM_THREADS": str(args.threads), "MKL_NUM_THREADS": str(args.threads)}
     ours = Peer([os.path.join(args.build, "bin", "bench_step"), stem + ".onnx", str(args.threads), stem + ".x", stem + ".y", str(n)],
-                cpu)
+                cpu, True)
     torch = Peer([sys.executable, "-W", "ignore", __file__, "torch", kind, stem + ".onnx", stem + ".x", stem + ".y", dims,
                   str(args.threads)], {**cpu, **one})
     for peer in (ours, torch):
@@ -94,8 +104,12 @@ def row(args, folder, kind, dims):
     a, b = middle(ours.times), middle(torch.times)
     memory = ours.end(), torch.end()
     print(f"{name} {a:.2f} {b:.2f} {a / b:.3f}", flush=True)
-    print(f"{name}: peak memory {memory[0] / 1e6:.0f} MB, PyTorch {memory[1] / 1e6:.0f} MB", file=sys.stderr)
-    return True
+    print(f"{name}: peak memory {memory[0] / 1e6:.0f} MB of a plan of {ours.held / 1e6:.0f} MB, PyTorch "
+          f"{memory[1] / 1e6:.0f} MB", file=sys.stderr)
+    good = memory[0] <= 1.1 * ours.held + IDLE and memory[0] < memory[1]
+    if not good:
+        print(f"{name}: that is over the plan by more than a tenth, or over PyTorch's", file=sys.stderr)
+    return good
 
 
 def main():

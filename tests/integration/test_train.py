@@ -105,6 +105,36 @@ def test_same_bytes():
         assert frozen != base and run("--batch=16", "--bn=frozen", "--optimizer=adamw") != frozen
 
 
+def test_recompute():
+    """Less memory, no other bit; and the memory of a training is what is planned, and a tenth."""
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in ("cnn", "resnet-small"):
+            model, path = new(folder, kind), pathlib.Path(folder, "set")
+            path = path if path.exists() else data(folder, 40)
+            out = [pathlib.Path(folder, f"{kind}{i}.onnx") for i in range(2)]
+            for i in range(2):
+                train(model, path, "--batch=16", f"--output={out[i]}", *["--recompute"][:i])
+            assert out[0].read_bytes() == out[1].read_bytes()
+        model, n = new(folder, "resnet-small", "1x28x28"), 256
+        numpy.random.default_rng(1).standard_normal((n, 1, 28, 28)).astype("f4").tofile(f"{folder}/x")
+        (numpy.arange(n) % 4).astype("i8").tofile(f"{folder}/y")
+        peaks = []
+        for words in ({}, {"RECOMPUTE": "1"}):
+            with subprocess.Popen([harness.BIN / "bench_step", model, "1", f"{folder}/x", f"{folder}/y", str(n)], text=True,
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  env={**os.environ, **words}) as step:
+                held = float(step.stderr.readline().split()[1]) * 1e6
+                step.stdin.write("2\n")
+                step.stdin.flush()
+                step.stdout.readline()
+                status = pathlib.Path(f"/proc/{step.pid}/status").read_text()
+                peak = int(status.split("VmHWM:")[1].split()[0]) * 1024
+                step.stdin.close()
+            assert peak <= 1.1 * held + (16 << 20), (held, peak)
+            peaks.append((held, peak))
+        assert peaks[1][0] < 0.9 * peaks[0][0] and peaks[1][1] < 0.9 * peaks[0][1], peaks
+
+
 def test_freeze():
     with tempfile.TemporaryDirectory() as folder:
         path, out = data(folder, 40), pathlib.Path(folder, "t.onnx")

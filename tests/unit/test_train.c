@@ -58,6 +58,9 @@ static void take_graph(struct model *m, struct graph *g, const struct grad_optio
         m->x_elements *= x->dims[i].value;
 }
 
+static bool recompute;           /* of what make() makes */
+static struct backends *instead; /* of those by the number of threads, if not NULL */
+
 static void make(struct model *m, const char *kind, bool bn_frozen, int64_t size)
 {
     struct networks_options n = {.classes = 5, .channels = 2, .height = size, .width = size, .seed = 4};
@@ -66,6 +69,7 @@ static void make(struct model *m, const char *kind, bool bn_frozen, int64_t size
     struct yk_diag why = {""};
     grad_options_init(&o);
     o.bn_frozen = bn_frozen;
+    o.recompute = recompute;
     if (networks_make(kind, &n, &g, &why))
         fail_msg("%s", why.text);
     m->classes = n.classes;
@@ -121,7 +125,7 @@ static void open_stages(struct model *m, const struct setting *s, struct stages 
             .info = &m->info,
             .in_stage = in_stage,
             .max_sizes = m->sizes,
-            .backends = &backends[s->threads - 1],
+            .backends = instead ? instead : &backends[s->threads - 1],
             .pool = pools[s->threads - 1],
             .optim = optim_default(s->optim),
             .clip_norm = s->clip_norm,
@@ -390,6 +394,40 @@ static void same_bits_in_two_runs(void **state)
     }
 }
 
+/* What --recompute makes anew has the bits of the first time, by simd's kernels and by ref's. */
+static void same_bits_when_computed_again(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *kind, *backend;
+        bool bn_frozen;
+        int64_t size;
+    } cases[] = {{"cnn", "auto", false, 20}, {"resnet-small", "auto", false, 20}, {"resnet-small", "ref", false, 8},
+        {"resnet-small", "auto", true, 8}, {"vit-tiny", "auto", false, 8}};
+    for (size_t i = 0; i < YK_COUNT(cases); i++) {
+        struct backends b;
+        struct model m;
+        struct outcome x, y;
+        int32_t nodes = 0;
+        assert_int_equal(backends_open(cases[i].backend, pools[0], &b, NULL), YK_OK);
+        instead = &b;
+        for (int again = 0; again < 2; again++) {
+            recompute = again;
+            make(&m, cases[i].kind, cases[i].bn_frozen, cases[i].size);
+            train(&m, &plain, again ? &y : &x);
+            assert_true(!again || m.g->n_nodes > nodes);
+            nodes = m.g->n_nodes;
+            drop(&m);
+        }
+        same(&x, &y, cases[i].kind);
+        recompute = false;
+        instead = NULL;
+        free(x.data);
+        free(y.data);
+        backends_close(&b);
+    }
+}
+
 static void same_bits_after_a_stop(void **state)
 {
     (void)state;
@@ -602,9 +640,9 @@ static void refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(same_bits_with_any_threads),
-        cmocka_unit_test(same_bits_in_two_runs), cmocka_unit_test(same_bits_after_a_stop),
-        cmocka_unit_test(same_bits_at_every_cut), cmocka_unit_test(same_bits_over_four_stages),
-        cmocka_unit_test(tied_weights), cmocka_unit_test(sums_are_left_folds),
-        cmocka_unit_test(names_what_is_not_finite), cmocka_unit_test(refuses)};
+        cmocka_unit_test(same_bits_in_two_runs), cmocka_unit_test(same_bits_when_computed_again),
+        cmocka_unit_test(same_bits_after_a_stop), cmocka_unit_test(same_bits_at_every_cut),
+        cmocka_unit_test(same_bits_over_four_stages), cmocka_unit_test(tied_weights),
+        cmocka_unit_test(sums_are_left_folds), cmocka_unit_test(names_what_is_not_finite), cmocka_unit_test(refuses)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
