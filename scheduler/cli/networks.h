@@ -1,5 +1,6 @@
 /* Networks to start from without another framework: the architectures of torchvision with its names of parameters and
- * the initial values that PyTorch gives (drawn from a generator of ours). */
+ * the initial values that PyTorch gives (drawn from a generator of ours). resnet-small is a ResNet-14 for small
+ * pictures: a stem of 3x3 and two blocks each of 16, 32 and 64 channels. */
 #ifndef YK_NETWORKS_H
 #define YK_NETWORKS_H
 

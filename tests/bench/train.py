@@ -78,8 +78,8 @@ def row(args, folder, kind, dims):
     name = f"{kind}@{dims}"
     stem = os.path.join(folder, name)
     n, *size = (int(d) for d in dims.split("x"))
-    subprocess.run([os.path.join(args.build, "bin", "yoke"), "--json", "model", "new", kind, f"--classes={CLASSES}",
-                    f"--input={'x'.join(map(str, size))}", "--seed=1", stem + ".onnx"], check=True)
+    subprocess.run([os.path.join(args.build, "bin", "yoke"), "model", "new", kind, f"--classes={CLASSES}",
+                    f"--input={'x'.join(map(str, size))}", "--seed=1", stem + ".onnx"], check=True, stdout=subprocess.DEVNULL)
     rng = np.random.default_rng(1)
     rng.standard_normal((n, *size)).astype("f4").tofile(stem + ".x")
     rng.integers(0, CLASSES, n).astype("i8").tofile(stem + ".y")

@@ -14,16 +14,16 @@ Block = torchvision.models.resnet.BasicBlock
 
 
 class SmallResNet(nn.Module):
-    """A stem of 3x3 and one block each of 16, 32 and 64 channels."""
+    """ResNet-14: a stem of 3x3 and two blocks each of 16, 32 and 64 channels."""
 
     def __init__(self, channels, classes):
         super().__init__()
         self.conv1 = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
-        self.layer1 = nn.Sequential(Block(16, 16))
+        self.layer1 = nn.Sequential(Block(16, 16), Block(16, 16))
         for i, width in ((2, 32), (3, 64)):
             down = nn.Sequential(nn.Conv2d(width // 2, width, 1, 2, bias=False), nn.BatchNorm2d(width))
-            setattr(self, f"layer{i}", nn.Sequential(Block(width // 2, width, 2, down)))
+            setattr(self, f"layer{i}", nn.Sequential(Block(width // 2, width, 2, down), Block(width, width)))
         self.fc = nn.Linear(64, classes)
 
     def forward(self, x):

@@ -414,5 +414,5 @@ def test_fashion_mnist():
 
 @full
 def test_fashion_mnist_resnet():
-    fashion("resnet-small", 5, 0.92, "--batch=64", "--schedule=cosine", "--lr=0.1", "--weight-decay=5e-4", "--mean=0.2860",
-            "--std=0.3530", "--augment=flip")
+    fashion("resnet-small", 5, 0.92, "--batch=64", "--schedule=cosine", "--lr=0.1", "--nesterov", "--weight-decay=5e-4",
+            "--mean=0.2860", "--std=0.3530", "--augment=flip")
