@@ -87,9 +87,23 @@ static void test_refused(void **state)
     }
 }
 
+/* The words of the table are those of grad.h, in its order. */
+static void test_losses(void **state)
+{
+    (void)state;
+    char text[64];
+    for (int i = 0; i < GRAD_LOSS_COUNT; i++) {
+        struct train_config c;
+        snprintf(text, sizeof text, "{\"loss\": \"%s\"}", grad_loss_name((enum grad_loss)i));
+        assert_int_equal(read_text(text, &c, NULL), YK_OK);
+        assert_int_equal(c.loss, i);
+        train_config_fini(&c);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults), cmocka_unit_test(test_round_trip), cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_defaults), cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_losses)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
