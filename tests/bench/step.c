@@ -1,7 +1,8 @@
 /* One training held open for train.py: reads how many steps to do, a number a line, and answers each with the
  * milliseconds and the loss of every step on one line. Every step is on the same batch.
  * Usage: bench_step MODEL.onnx THREADS X.bin Y.bin N   (x: n samples of f32, y: n class ids of int64)
- * RECOMPUTE in the environment: as --recompute. OPS: where the time of the last steps went, by op and form, on standard error at the end. */
+ * RECOMPUTE in the environment: as --recompute. OPS: where the time of the last steps went, by op and form, on standard
+ * error at the end. */
 #include <time.h>
 
 #include "common/onnx.h"

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <stdio.h>
 
 static yk_err read_text(const char *text, struct train_config *c, struct yk_diag *why)
 {
