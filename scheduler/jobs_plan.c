@@ -194,6 +194,7 @@ static void plan_with(struct plan_wait *w, struct job *j, struct model *m)
         .pin_last = j->pin_last,
         /* The number of uploaded samples is known, so pipelines can begin together. */
         .replicas = strcmp(j->kind, "batch") == 0 && j->n_inputs > 0,
+        .want_reasons = !retry,
         .forced = j->forced && (!retry || forced_alive(s, j->forced)) ? j->forced : NULL,
         .forms = j->n_forms == m->graph->n_nodes ? j->forms : NULL,
         .training = j->training ? &training : NULL};

@@ -4,6 +4,7 @@
 #include "common/log.h"
 #include "common/metrics.h"
 #include "scheduler/explain.h"
+#include "scheduler/infeasible.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #define GATHER_US 90000000 /* profiles and links are waited for this long */
 #define SOLVE_BUDGET_MS 2000
 #define EXPLAIN_BUDGET_MS 4000
+#define REASONS_BUDGET_MS 3000
 
 struct planning {
     struct planning *next, **link;
@@ -125,6 +127,8 @@ static void solve_run(void *arg)
         .budget_ms = SOLVE_BUDGET_MS};
     const struct explain_options more = {.changes = p->r.want_changes, .budget_ms = EXPLAIN_BUDGET_MS};
     p->err = solve_plan(&req, p->view, &p->plan, &p->why);
+    if (p->err == YK_INFEASIBLE && p->r.want_reasons)
+        infeasible_explain(&req, p->view, REASONS_BUDGET_MS, &p->why);
     if (!p->err && (p->r.want_changes || p->r.want_bars))
         explain_plan(&req, p->view, &more, p->plan);
 }

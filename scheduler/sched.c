@@ -166,6 +166,7 @@ static void plan_asked(struct asking *a, struct model *m)
         .replicas = strcmp(j->kind, "batch") == 0,
         .want_changes = j->want_changes,
         .want_bars = j->want_bars,
+        .want_reasons = true,
         .forced = j->forced,
         .training = j->training ? &training : NULL};
     struct sched *s = a->s;

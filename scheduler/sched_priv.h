@@ -85,6 +85,7 @@ struct planning_request {
     bool pin_first, pin_last;
     bool replicas;                /* several pipelines, where they are faster */
     bool want_changes, want_bars; /* what explain.h adds to the plan */
+    bool want_reasons;            /* infeasible.h: which constraints cannot hold together */
     const struct plan *forced;
     char *const *forms;                    /* fixed ones, n_nodes of them; NULL */
     const struct solve_training *training; /* borrowed for the call of planning_start; NULL: none */
