@@ -182,7 +182,7 @@ static inline yk_err replay_open(struct replay *r, const char *path, const char 
     for (int a = 0; a < 2; a++) {
         struct view_agent *to = &r->agents[a];
         snprintf(to->name, sizeof to->name, "%s", a ? "phone" : "host");
-        snprintf(to->id, sizeof to->id, "%s", to->name);
+        snprintf(to->id, sizeof to->id, "%s", a ? "phone" : "host");
         snprintf(to->class_name, sizeof to->class_name, "%s", a ? "phone" : "workstation");
         to->usable = true;
         to->memory_bytes = (int64_t)1 << 40;
