@@ -14,7 +14,7 @@
 #define LATE_FRAC 0.05
 
 struct runner {
-    bool busy;
+    bool busy, handing_over;
     struct stage *stage; /* what runs */
     struct out_slot *out;
     int slot;            /* of a training */
@@ -189,7 +189,8 @@ static void finish(struct agent *a)
         pipeline_fail(p, s->index, "", r->err, "microbatch %lld: %s", (long long)out->microbatch,
             r->why.text[0] ? r->why.text : yk_err_text(r->err));
     if (p->state == PIPELINE_READY) {
-        out->users = 1; /* ours, until all edges have it */
+        r->handing_over = true; /* a stage here that reads of it wakes before the inputs are given back */
+        out->users = 1;         /* ours, until all edges have it */
         for (int i = 0; i < p->n_edges; i++)
             if (p->edges[i].from == s && !p->edges[i].sums) {
                 out->users++;
@@ -200,6 +201,7 @@ static void finish(struct agent *a)
         if (s->half)
             training_ran(s, r->slot, &out->micro);
         edge_out_release(out);
+        r->handing_over = false;
         runner_stats(p, false);
     }
     free(in);
@@ -341,7 +343,7 @@ static struct out_slot *free_out(struct stage *s, int64_t microbatch)
 void runner_kick(struct agent *a)
 {
     struct runner *r = a->runner;
-    for (struct pipeline *p = a->pipelines; p && !r->busy && !a->closing; p = p->next) {
+    for (struct pipeline *p = a->pipelines; p && !r->busy && !r->handing_over && !a->closing; p = p->next) {
         int at = -1;
         int64_t lowest = -1;
         if (p->state != PIPELINE_READY)
