@@ -24,14 +24,18 @@ void solve_search_forget_rows(struct search *s)
 static void begin_row(const struct search *s, struct bound_row *r, uint32_t used)
 {
     if (!r->rest_ms)
-        r->rest_ms = yk_xalloc(((size_t)s->n + 1) * sizeof(double));
+        r->rest_ms = yk_xalloc(2 * ((size_t)s->n + 1) * sizeof(double));
+    r->far_ms = r->rest_ms + s->n + 1;
     memset(r->rest_ms, 0xff, (size_t)s->n * sizeof(double)); /* NaN */
-    r->rest_ms[s->n] = 0;
+    r->rest_ms[s->n] = r->far_ms[s->n] = 0;
     r->used = used;
     r->pace = r->rents = 0;
     for (int32_t a = 0; a < s->n_agents; a++) {
-        r->pace += used >> a & 1 ? 0 : s->pace[a] * s->weight[a];
-        r->rents += used >> a & 1 || s->pace[a] <= 0 ? 0 : s->weight[a] * s->rent[s->first_alike[a]];
+        int32_t turns = s->turns[a] - (int32_t)(used >> a & 1);
+        if (!solve_search_free(s, used, a) || s->pace[a] <= 0)
+            continue;
+        r->pace += s->pace[a] * s->weight[a];
+        r->rents += turns * s->rent[s->first_alike[a]];
     }
     r->top_factor = r->pace > 0 ? DOWN / r->pace : 0;
 }
@@ -42,7 +46,7 @@ struct bound_row solve_search_row(struct search *s, uint32_t used)
     for (; s->row_of[slot] >= 0; slot = (slot + 1) & (ROW_SLOTS - 1))
         if (s->rows[s->row_of[slot]].used == used)
             return s->rows[s->row_of[slot]];
-    size_t bytes = ((size_t)s->n + 1) * sizeof(double);
+    size_t bytes = 2 * ((size_t)s->n + 1) * sizeof(double);
     if (s->n_rows >= ROW_SLOTS / 2 || ((size_t)s->n_rows + 1) * bytes > ROWS_BYTES) {
         begin_row(s, &s->spare_row, used); /* forgotten with the next */
         return s->spare_row;
@@ -76,11 +80,12 @@ double solve_search_make_rest(const struct search *s, const struct bound_row *r,
 {
     double work = s->work[pos] * DOWN * DOWN, sum = 0, relaxed = INFINITY;
     double stages = 0;
+    r->far_ms[pos] = 0;
     if (isinf(work))
         return r->rest_ms[pos] = INFINITY;
     for (int32_t k = 0; k < s->n_by_pace; k++) {
         int32_t a = s->by_pace[k];
-        if (r->used >> a & 1)
+        if (!solve_search_free(s, r->used, a))
             continue;
         relaxed = YK_MIN(relaxed, s->relaxed[(size_t)s->first_alike[a] * ((size_t)s->n + 1) + (size_t)pos]);
         if (work > 0) {
@@ -93,5 +98,6 @@ double solve_search_make_rest(const struct search *s, const struct bound_row *r,
     if (work > 1e-9 * s->work[0])
         return r->rest_ms[pos] = INFINITY;
     sum = (sum + YK_MAX(ceil(stages * DOWN), 1.0) * s->enter_least[pos]) * DOWN;
-    return r->rest_ms[pos] = YK_MAX(sum, relaxed * DOWN - r->rents * UP);
+    r->far_ms[pos] = relaxed * DOWN - (r->rents + s->toll) * UP;
+    return r->rest_ms[pos] = s->toll > 0 ? sum : YK_MAX(sum, r->far_ms[pos]);
 }

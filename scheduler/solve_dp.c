@@ -1,16 +1,10 @@
+/* The search of the exact solver for one interval of bottlenecks: labels, which of them are no worse than others, and
+ * how they grow. */
 #include "scheduler/solve_search.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define COARSE 12   /* cuts of the first pass */
-#define SLACK 0.25  /* chains that cost so much more than the best are not kept beside it */
-#define NEAR 4      /* chains around whose cuts finer ones are looked at */
-#define STEP 0.01   /* how far bottlenecks are apart whose bounds are made, if they tell enough */
-#define CLOSE 0.005 /* if they tell less */
-#define LEAF 0.01   /* then bottlenecks so near are searched together */
-#define ROUGH 0.02  /* all of that in a pass that only looks for good chains */
 
 /* ---- labels ---- */
 
@@ -148,7 +142,7 @@ static void set_owners(struct search *s, int32_t from, int32_t label)
 static bool no_worse(const struct search *s, int32_t a, int32_t b)
 {
     const struct label *x = &s->labels[a], *y = &s->labels[b];
-    if (x->sum > y->sum)
+    if (x->sum > y->sum || x->held > y->held)
         return false;
     if (s->m->count <= 1)
         return true;
@@ -235,11 +229,6 @@ static bool keep(struct search *s, int32_t label)
 
 /* ---- the search ---- */
 
-static double cost_of(const struct search *s, double sum, double top)
-{
-    return sum + (double)(s->m->count - 1) * top;
-}
-
 static void record(struct search *s, int32_t from, int32_t agent, double cost)
 {
     struct solve_chain c = {.source = s->source, .n_stages = s->labels[from].stages + 1, .cost_ms = cost};
@@ -266,7 +255,45 @@ static bool of_interest(const struct search *s, double cost)
 {
     if (s->n_best == 0)
         return cost < s->limit;
-    return cost < s->best[0].cost_ms * (1 + SLACK) && (s->n_best < s->most || cost < s->best[s->most - 1].cost_ms);
+    return cost < s->best[0].cost_ms * (1 + SOLVE_SLACK) &&
+           (s->n_best < s->most || cost < s->best[s->most - 1].cost_ms);
+}
+
+/* What the source takes already of what it may. */
+static double source_load(const struct search *s, const double *loads)
+{
+    return s->around && s->m->count > 1 ? loads[s->grows[s->source]] : 0;
+}
+
+/* The largest load of any completion, at least. */
+static double top_of(const struct search *s, const struct bound_row *row, int32_t pos, double top, double load_ms)
+{
+    double work = s->work[pos] + load_ms * s->pace[s->source];
+    return YK_MAX(YK_MAX(top, work * row->top_factor), s->low);
+}
+
+/* The last stage of a chain that began on the source. */
+static void extend_home(struct search *s, int32_t from)
+{
+    const struct label l = s->labels[from];
+    size_t row = (size_t)s->source * ((size_t)s->n + 1);
+    struct tally in = {.loads = s->inbound};
+    double ms = solve_search_ms(s, s->source, l.pos, s->n), cost;
+    if (l.agent == s->source || s->runs_to[row + (size_t)l.pos] < s->n || ms > s->high ||
+        !take_inputs(s, from, s->source, s->cuts.at[l.pos].n_values, &in))
+        return;
+    s->effort++;
+    in.sum += ms;
+    add_load(s, &in, s->source, ms);
+    cost = solve_search_cost(s, in.sum, in.top);
+    if (in.top > s->high * (1 + 1e-9) || !of_interest(s, cost))
+        return;
+    int32_t first = from;
+    while (s->labels[first].stages > 1)
+        first = s->labels[first].parent;
+    if (solve_search_fits(s, s->source, l.pos, s->n) &&
+        solve_search_fits_both(s, l.held, 0, s->labels[first].pos, l.pos))
+        record(s, from, s->source, cost);
 }
 
 static void extend(struct search *s, int32_t from, int32_t agent)
@@ -280,7 +307,8 @@ static void extend(struct search *s, int32_t from, int32_t agent)
     struct tally in = {.loads = s->inbound};
     struct bound_row row = solve_search_row(s, used);
     const double *then = s->then + (size_t)s->first_alike[agent] * ((size_t)s->n + 1);
-    if (l.pos == 0 && req->pin_first && agent != s->source)
+    bool both = req->pin_first && req->pin_last;
+    if (l.pos == 0 && (req->pin_first || s->around) && agent != s->source)
         return;
     for (int32_t e = solve_search_earliest(s, &row, s->stop_of[l.pos] + 1); e <= s->n_stops && s->effort < SOLVE_EFFORT;
          e++) {
@@ -297,10 +325,13 @@ static void extend(struct search *s, int32_t from, int32_t agent)
         if (ms > s->high)
             return;
         s->effort++;
-        if (cost_of(s, in.sum + ms + then[q] - row.rents, YK_MAX(YK_MAX(in.top, ms), s->low)) * (1 - 1e-11) >=
-            s->limit * (s->n_best ? 1 + SLACK : 1))
+        double back = row.rents;
+        if (s->toll > 0)
+            back += s->toll * (1 - (source_load(s, in.loads) + (agent == s->source ? ms : 0)) / s->high);
+        if (solve_search_cost(s, in.sum + ms + then[q] - back, YK_MAX(YK_MAX(in.top, ms), s->low)) * (1 - 1e-11) >=
+            s->limit * (s->n_best ? 1 + SOLVE_SLACK : 1))
             continue;
-        if (q == s->n && req->pin_last && agent != s->source)
+        if (q == s->n ? s->around || (req->pin_last && agent != s->source) : both && !s->around)
             continue;
         struct tally t = {.sum = in.sum + ms, .top = in.top, .loads = s->loaded};
         double none = 0;
@@ -314,14 +345,15 @@ static void extend(struct search *s, int32_t from, int32_t agent)
         if (t.top > s->high)
             return;
         if (q == s->n) {
-            double cost = cost_of(s, t.sum, t.top);
+            double cost = solve_search_cost(s, t.sum, t.top);
             if (of_interest(s, cost) && solve_search_fits(s, agent, l.pos, q))
                 record(s, from, agent, cost);
             continue;
         }
-        double rest = solve_search_rest(s, &row, q);
-        double top = YK_MAX(YK_MAX(t.top, s->work[q] * row.top_factor), s->low);
-        if (cost_of(s, t.sum + rest, top) >= s->limit || !solve_search_fits(s, agent, l.pos, q))
+        double load = source_load(s, t.loads), top = top_of(s, &row, q, t.top, load);
+        double rest = solve_search_rest(s, &row, q, load);
+        if (solve_search_cost(s, t.sum + rest, top) >= s->limit || top > s->high * (1 + 1e-9) ||
+            !solve_search_fits(s, agent, l.pos, q))
             continue;
         int32_t label = new_label(s);
         s->labels[label] = (struct label){.parent = from,
@@ -331,6 +363,9 @@ static void extend(struct search *s, int32_t from, int32_t agent)
             .agent = agent,
             .stages = l.stages + 1,
             .used = used,
+            .held = !s->around   ? 0
+                    : l.pos == 0 ? solve_search_held(s, 0, q, q)
+                                 : l.held,
             .sum = t.sum,
             .top = t.top};
         if (s->n_grow)
@@ -341,7 +376,7 @@ static void extend(struct search *s, int32_t from, int32_t agent)
     }
 }
 
-static void make_root(struct search *s)
+void solve_search_root(struct search *s)
 {
     int32_t root = new_label(s);
     struct tally t = {.loads = loads_of(s, root)};
@@ -363,12 +398,13 @@ static double label_bound(struct search *s, int32_t label)
 {
     const struct label *l = &s->labels[label];
     struct bound_row row = solve_search_row(s, l->used);
-    double top = YK_MAX(YK_MAX(l->top, s->work[l->pos] * row.top_factor), s->low);
-    return cost_of(s, l->sum + solve_search_rest(s, &row, l->pos), top);
+    double load = source_load(s, loads_of(s, label)), top = top_of(s, &row, l->pos, l->top, load);
+    return top > s->high * (1 + 1e-9) ? INFINITY
+                                      : solve_search_cost(s, l->sum + solve_search_rest(s, &row, l->pos, load), top);
 }
 
 /* All chains whose bottleneck is in the interval and that may cost less than the limit; the bounds are made. */
-static void run_interval(struct search *s, double low)
+void solve_search_interval(struct search *s, double low)
 {
     s->low = low;
     s->n_labels = s->n_states = 0;
@@ -377,7 +413,7 @@ static void run_interval(struct search *s, double low)
     if (!s->state)
         grow_states(s);
     memset(s->state, 0xff, (size_t)s->state_slots * sizeof *s->state);
-    make_root(s);
+    solve_search_root(s);
     s->head[0] = 0;
     for (int32_t t = 0; t < s->n_stops; t++)
         for (int32_t k = s->head[s->stop[t]]; k >= 0 && s->effort < SOLVE_EFFORT; k = s->labels[k].next_at) {
@@ -389,174 +425,7 @@ static void run_interval(struct search *s, double low)
                 if (!(s->labels[k].used >> a & 1) && s->pace[a] > 0 &&
                     (s->alike[a] < 0 || (s->labels[k].used >> s->alike[a] & 1)))
                     extend(s, k, a);
+            if (s->around && k != 0)
+                extend_home(s, k);
         }
-}
-
-/* All nodes at least, for bottlenecks up to high; wanted_ms is enough. */
-static double bound_of(struct search *s, double high, double wanted_ms)
-{
-    struct bound_row row;
-    solve_search_bound(s, high, wanted_ms);
-    row = solve_search_row(s, 0);
-    return s->labels[0].sum + solve_search_rest(s, &row, 0);
-}
-
-/* Searches where the bounds promise most. */
-static void search_best(struct search *s, double low, double high)
-{
-    double rate = (double)(s->m->count - 1), best = INFINITY, at = high;
-    for (double top = high; top > low;) {
-        double sum = bound_of(s, top, 0);
-        if (sum + rate * top < best) {
-            best = sum + rate * top;
-            at = top;
-        }
-        if (sum + rate * low >= s->limit)
-            break;
-        top = YK_MIN(top, (s->limit - sum) / rate) * (1 - STEP);
-    }
-    if (best == INFINITY)
-        return;
-    bound_of(s, YK_MIN(at * (1 + ROUGH), high), 0);
-    solve_search_bound_labels(s);
-    run_interval(s, YK_MAX(at * (1 - 2 * ROUGH), low));
-}
-
-/* From the largest bottleneck that may pay down to low. The bound of one says how far the next can be away: chains with
- * bottlenecks between cost too much. */
-static void search_down(struct search *s, double low, double high)
-{
-    double rate = (double)(s->m->count - 1), least = 0, limit = s->limit;
-    int32_t found = s->n_best;
-    if (isinf(high)) { /* nothing is known to be possible */
-        least = bound_of(s, high, 0) + rate * low;
-        solve_search_bound_labels(s);
-        run_interval(s, low);
-        if (s->effort >= SOLVE_EFFORT)
-            s->left = YK_MIN(s->left, least);
-        return;
-    }
-    if (s->rough && rate > 0)
-        search_best(s, low, high);
-    if (s->rough && (s->n_best > found || s->limit < limit))
-        return;
-    for (bool first = true; (first || high > low) && s->effort < SOLVE_EFFORT; first = false) {
-        double step = s->rough ? ROUGH : STEP, close = s->rough ? ROUGH : CLOSE, leaf = s->rough ? ROUGH : LEAF;
-        double sum = bound_of(s, high, s->limit - rate * YK_MAX(low, high * (1 - step)));
-        double next = rate > 0 ? (s->limit - sum) / rate * (1 + 1e-9) : 0;
-        least = sum + rate * low;
-        if (least >= s->limit)
-            return;
-        if (rate > 0 && next < high * (1 - close)) {
-            high = next;
-            continue;
-        }
-        next = YK_MAX(low, high * (1 - leaf));
-        solve_search_bound_labels(s);
-        run_interval(s, rate > 0 ? next : 0);
-        if (rate <= 0)
-            break;
-        high = s->effort < SOLVE_EFFORT ? next : high;
-    }
-    if (s->effort >= SOLVE_EFFORT)
-        s->left = YK_MIN(s->left, least);
-}
-
-/* Of so many cuts each the one that the fewest bytes cross; reach > 0: only so far around those of the best chains. */
-static void choose_stops(struct search *s, int32_t stride, int32_t reach)
-{
-    int32_t chains = YK_MIN(s->n_best, NEAR);
-    memset(s->in_stage, chains == 0 || reach == 0, (size_t)s->n + 1);
-    for (int32_t c = 0; c < chains && reach > 0; c++)
-        for (int32_t k = 0; k < s->best[c].n_stages; k++) {
-            int32_t end = s->best[c].end[k], from = YK_MAX(end - reach, 0);
-            memset(s->in_stage + from, 1, (size_t)(YK_MIN(end + reach, s->n) - from) + 1);
-        }
-    s->n_stops = 0;
-    s->stop[s->n_stops++] = 0;
-    for (int32_t from = 1; from < s->n; from += stride) {
-        int32_t least = -1;
-        for (int32_t i = from; i < s->n && i < from + stride; i++)
-            if (s->in_stage[i] && !s->cuts.at[i].forbidden &&
-                (least < 0 || stride <= 4 || s->cuts.at[i].bytes < s->cuts.at[least].bytes))
-                least = i;
-        if (least >= 0)
-            s->stop[s->n_stops++] = least;
-    }
-    s->stop[s->n_stops] = s->n;
-    for (int32_t i = 0, t = 0; i <= s->n; i++) {
-        t += s->stop[t] < i;
-        s->stop_of[i] = t;
-    }
-}
-
-static void run_pass(struct search *s, int32_t stride, int32_t reach)
-{
-    choose_stops(s, stride, reach);
-    solve_search_stops(s);
-    s->n_labels = 0;
-    s->left = INFINITY;
-    make_root(s);
-    solve_search_bound(s, INFINITY, 0);
-    struct bound_row row = solve_search_row(s, 0);
-    double sum = s->labels[0].sum + solve_search_rest(s, &row, 0), high = INFINITY;
-    double top = YK_MAX(s->work[0] * row.top_factor, s->labels[0].top);
-    double least = cost_of(s, sum, top);
-    if (least >= s->limit || isinf(sum))
-        return;
-    if (s->m->count > 1)
-        high = (s->limit - sum) / (double)(s->m->count - 1) * (1 + 1e-9);
-    search_down(s, s->m->count > 1 ? top : 0, high);
-    if (s->effort >= SOLVE_EFFORT)
-        s->left = YK_MAX(s->left, least);
-}
-
-/* Few cuts first, then more near the best: what they find bounds the search among all of them. False: not all cuts
- * were looked at. */
-static bool run_passes(struct search *s, double limit_ms)
-{
-    s->rough = true;
-    s->limit = limit_ms * (1 + SLACK);
-    for (int32_t stride = s->n / COARSE, reach = 0; stride > 1; reach = stride, stride = stride > 4 ? stride / 4 : 1) {
-        run_pass(s, stride, reach);
-        if (s->n > SOLVE_DP_FINE || s->effort >= SOLVE_EFFORT)
-            return false;
-        if (stride <= 4) {
-            run_pass(s, 1, stride);
-            break;
-        }
-    }
-    s->rough = false;
-    if (s->n > 2 * COARSE) /* else chains beside the best are found by the way */
-        s->limit = s->n_best ? YK_MIN(limit_ms, s->best[0].cost_ms) : limit_ms;
-    if (s->effort < SOLVE_EFFORT)
-        run_pass(s, 1, 0);
-    return true;
-}
-
-yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_ms, double *bound_ms,
-    struct solve_chain *best, int32_t most, int32_t *n, struct yk_diag *why)
-{
-    struct search s = {.m = m, .source = source, .n = m->graph->n_nodes, .limit = limit_ms, .best = best, .most = most};
-    s.n_agents = m->view->n_agents;
-    *n = 0;
-    if (s.n_agents > SOLVE_DP_AGENTS)
-        return yk_fail(why, YK_LIMIT, "%d agents; the exact solver takes %d", s.n_agents, SOLVE_DP_AGENTS);
-    if (s.n == 0)
-        return yk_fail(why, YK_INVAL, "the graph has no nodes to place");
-    yk_err err = solve_search_index(&s, why);
-    if (!err) {
-        s.left = 0;
-        if (!run_passes(&s, limit_ms) || s.left == 0) { /* of the cuts that were left out only the work is known */
-            double all = 0;
-            for (int32_t k = 0; k < s.n_by_pace; k++)
-                all += s.pace[s.by_pace[k]];
-            s.left = all > 0 ? cost_of(&s, s.work[0] / s.pace[s.by_pace[0]], s.work[0] / all) * (1 - 1e-9) : INFINITY;
-        }
-        *n = s.n_best;
-        if (bound_ms)
-            *bound_ms = YK_MIN(YK_MIN(s.left, limit_ms), s.n_best ? s.best[0].cost_ms : INFINITY);
-    }
-    solve_search_fini(&s);
-    return err;
 }

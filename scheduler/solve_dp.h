@@ -1,4 +1,5 @@
-/* The exact solver: chains of distinct agents over the prefix cuts of the canonical order, by dynamic programming.
+/* The exact solver: chains of distinct agents over the prefix cuts of the canonical order, of which the last may be the
+ * source again if the first is, by dynamic programming.
  *
  * The bottlenecks that the optimum may have are looked at in narrow intervals; in each, a label is a prefix of the
  * nodes placed on some agents: position, agents used, who owns each value that is still needed, the sum of all times,
@@ -26,9 +27,10 @@ struct solve_chain {
 /* Puts up to `most` good chains for this model and source into best (sorted, *n of them; none if nothing fits). The
  * first is the optimum; the others are the best of those that no rule dropped.
  * limit_ms: what is known to be possible otherwise: chains that cost more are found by chance only (INFINITY: nothing).
- * bound_ms (may be NULL): no chain costs less than it or limit_ms. It is the optimum's cost, unless the search came to
- * its limit of effort, which depends on the input only, or to the time of the model (stop_ms); then the best found so
- * far is given. */
+ * bound_ms (may be NULL): no chain costs less than it or limit_ms. It is the optimum's cost, unless there are more than
+ * 5 agents and 64 nodes (then of chains that end on the source again those that save less than 1 % may be left out), or
+ * the search came to its limit of effort, which depends on the input only, or to the time of the model (stop_ms); then
+ * the best found so far is given. */
 yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_ms, double *bound_ms,
     struct solve_chain *best, int32_t most, int32_t *n, struct yk_diag *why);
 

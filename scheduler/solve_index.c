@@ -138,6 +138,7 @@ static void index_times(struct search *s)
     s->runs_to = yk_xalloc(agents * row * sizeof *s->runs_to);
     s->work = yk_xalloc(row * sizeof *s->work);
     s->weight = yk_xalloc(agents * sizeof *s->weight);
+    s->turns = yk_xalloc(agents * sizeof *s->turns);
     s->pace = yk_xalloc(agents * sizeof *s->pace);
     s->by_pace = yk_xalloc(agents * sizeof *s->by_pace);
     for (int32_t a = 0; a < v->n_agents; a++) {
@@ -147,7 +148,7 @@ static void index_times(struct search *s)
         for (int32_t i = 0; i < s->n; i++)
             p[i + 1] = p[i] + (isnan(node[i]) ? 0 : node[i]);
         to[s->n] = s->n;
-        s->weight[a] = 1;
+        s->weight[a] = s->turns[a] = 1;
         for (int32_t i = s->n - 1; i >= 0; i--)
             to[i] = isnan(node[i]) ? i : to[i + 1];
         if (!v->agents[a].usable || v->agents[a].memory_bytes <= 0)
@@ -201,7 +202,7 @@ static void index_resources(struct search *s)
 {
     const struct view *v = s->m->view;
     s->grows = yk_xalloc(((size_t)s->m->n_resources + 1) * sizeof *s->grows);
-    s->grow_agent = yk_xalloc((size_t)s->m->n_resources + 1);
+    s->grow_agent = yk_xalloc((size_t)s->m->n_resources + 2);
     for (int32_t r = 0; r < s->m->n_resources; r++) {
         bool grows = r >= v->n_agents + v->n_links; /* a medium */
         if (r < v->n_agents)
@@ -316,11 +317,8 @@ static bool surely_fits(const struct search *s, int64_t limit, int32_t p, int32_
     return s->takes[q] < INT64_MAX && yk_add_i64(s->takes[q] - s->takes[p], s->large[q], &most) && most <= limit - 4096;
 }
 
-bool solve_search_fits(struct search *s, int32_t agent, int32_t p, int32_t q)
+static int64_t stage_bytes(struct search *s, int32_t p, int32_t q)
 {
-    int64_t limit = s->m->view->agents[agent].memory_bytes;
-    if (surely_fits(s, limit, p, q))
-        return true;
     struct remembered *r = &s->memory[((uint32_t)p * 2654435761u ^ (uint32_t)q * 40503u) % REMEMBERED];
     if (r->q != q || r->p != p) {
         memset(s->in_stage, 0, (size_t)s->n);
@@ -332,10 +330,47 @@ bool solve_search_fits(struct search *s, int32_t agent, int32_t p, int32_t q)
             s->effort = SOLVE_EFFORT;
         s->effort += s->n / 2 + (int64_t)(q - p) * (q - p) / 32; /* buffers are placed one by one among all */
     }
-    return r->bytes <= limit;
+    return r->bytes;
+}
+
+bool solve_search_fits(struct search *s, int32_t agent, int32_t p, int32_t q)
+{
+    int64_t limit = s->m->view->agents[agent].memory_bytes;
+    return surely_fits(s, limit, p, q) || stage_bytes(s, p, q) <= limit;
+}
+
+int64_t solve_search_held(struct search *s, int32_t p, int32_t q, int32_t r)
+{
+    int64_t limit = s->m->view->agents[s->source].memory_bytes, most;
+    bool known = s->takes[s->n] < INT64_MAX && s->large[s->n] < INT64_MAX / 4;
+    if (known && yk_add_i64(s->takes[q] - s->takes[p] + 2 * s->large[s->n], s->takes[s->n] - s->takes[r], &most) &&
+        most <= limit - 8192)
+        return 0;
+    return stage_bytes(s, p, q);
+}
+
+bool solve_search_fits_both(struct search *s, int64_t held, int32_t p, int32_t q, int32_t r)
+{
+    int64_t limit = s->m->view->agents[s->source].memory_bytes, both;
+    if (held == 0 || solve_search_held(s, p, q, r) == 0)
+        return true;
+    return yk_add_i64(held, stage_bytes(s, r, s->n), &both) && both <= limit;
 }
 
 /* ---- all of it ---- */
+
+void solve_search_around(struct search *s)
+{
+    s->around = true;
+    s->turns[s->source] = 2;
+    s->n_labels = s->cap_labels = 0; /* they get another size */
+    if (s->grows[s->source] < 0 && s->m->count > 1) {
+        s->grow_agent[s->n_grow] = 0;
+        s->grows[s->source] = s->n_grow++;
+        s->inbound = yk_xrealloc(s->inbound, ((size_t)s->n_grow + 1) * sizeof *s->inbound);
+        s->loaded = yk_xrealloc(s->loaded, ((size_t)s->n_grow + 1) * sizeof *s->loaded);
+    }
+}
 
 yk_err solve_search_index(struct search *s, struct yk_diag *why)
 {
@@ -373,6 +408,7 @@ yk_err solve_search_index(struct search *s, struct yk_diag *why)
     s->then = yk_xalloc(((size_t)s->n_agents + 1) * positions * sizeof *s->then);
     s->rent = yk_xalloc(((size_t)s->n_agents + 1) * sizeof *s->rent);
     s->fair = yk_xalloc(((size_t)s->n_agents + 1) * sizeof *s->fair);
+    s->tolled = yk_xalloc(positions * sizeof *s->tolled);
     s->enter_least = yk_xalloc(positions * sizeof *s->enter_least);
     return YK_OK;
 }
@@ -382,13 +418,13 @@ void solve_search_fini(struct search *s)
     for (int32_t i = 0; i < s->cap_rows; i++)
         free(s->rows[i].rest_ms);
     free(s->spare_row.rest_ms);
-    void *const all[] = {s->uses, s->use_at, s->live_at, s->live, s->bytes, s->returns, s->back, s->prefix, s->runs_to,
-        s->pace, s->by_pace, s->work, s->pairs, s->alike, s->weight, s->speaks, s->first_alike, s->twin, s->least_of,
-        s->group_of, s->groups.first, s->groups.last, s->fine.parts, s->fine.apart, s->groups.apart, s->last_end_at,
-        s->fine.entry, s->groups.parts, s->groups.entry, s->last_end, s->in_per_byte, s->in_latency, s->grows,
-        s->grow_agent, s->memory, s->takes, s->large, s->least, s->in_stage, s->relaxed, s->then, s->rent, s->fair,
-        s->stop, s->stop_of, s->enter_least, s->rows, s->row_of, s->labels, s->loads, s->owners, s->keys, s->head,
-        s->state, s->inbound, s->loaded};
+    void *const all[] = {s->tolled, s->uses, s->use_at, s->live_at, s->live, s->bytes, s->returns, s->back, s->prefix,
+        s->runs_to, s->pace, s->by_pace, s->work, s->pairs, s->alike, s->weight, s->turns, s->speaks, s->first_alike,
+        s->twin, s->least_of, s->group_of, s->groups.first, s->groups.last, s->fine.parts, s->fine.apart,
+        s->groups.apart, s->last_end_at, s->fine.entry, s->groups.parts, s->groups.entry, s->last_end, s->in_per_byte,
+        s->in_latency, s->grows, s->grow_agent, s->memory, s->takes, s->large, s->least, s->in_stage, s->relaxed,
+        s->then, s->rent, s->fair, s->stop, s->stop_of, s->enter_least, s->rows, s->row_of, s->labels, s->loads,
+        s->owners, s->keys, s->head, s->state, s->inbound, s->loaded};
     for (size_t i = 0; i < YK_COUNT(all); i++)
         free(all[i]);
     if (s->cuts.at)

@@ -13,13 +13,23 @@ static bool enough_agents(const struct search *s, const struct solve_chain *c)
 {
     int32_t uses[SOLVE_DP_AGENTS] = {0};
     for (int32_t i = 0; i < c->n_stages; i++)
-        if (++uses[c->agent[i]] > s->weight[c->agent[i]])
+        if (++uses[c->agent[i]] > s->weight[c->agent[i]] && (c->agent[i] != s->source || i + 1 < c->n_stages))
             return false;
-    return true;
+    return uses[s->source] <= 1 || (uses[s->source] == 2 && c->agent[0] == s->source);
+}
+
+static bool ends_home(const struct search *s, const struct solve_chain *c)
+{
+    return c->n_stages > 2 && c->agent[0] == s->source && c->agent[c->n_stages - 1] == s->source;
 }
 
 static bool fits(struct search *s, const struct solve_chain *c)
 {
+    if (ends_home(s, c)) {
+        int32_t q = c->end[0], r = c->end[c->n_stages - 2];
+        if (!solve_search_fits_both(s, solve_search_held(s, 0, q, r), 0, q, r))
+            return false;
+    }
     for (int32_t i = 0, p = 0; i < c->n_stages; p = c->end[i++])
         if (!solve_search_fits(s, c->agent[i], p, c->end[i]))
             return false;
@@ -59,12 +69,15 @@ static double find_chain(struct search *s, double root_ms, double high, struct s
                 break;
         }
         if (enough_agents(s, c)) {
+            if (ends_home(s, c))
+                top = YK_MAX(top, solve_search_ms(s, s->source, 0, c->end[0]) +
+                                      solve_search_ms(s, s->source, c->end[c->n_stages - 2], s->n));
             c->cost_ms = root_ms + sum + (double)(s->m->count - 1) * top;
             return c->cost_ms;
         }
         solve_search_bound(s, high, sum * MORE);
         row = solve_search_row(s, 0);
-        *sum_ms = YK_MAX(*sum_ms, root_ms + solve_search_rest(s, &row, 0));
+        *sum_ms = YK_MAX(*sum_ms, root_ms + solve_search_rest(s, &row, 0, 0));
     }
     return INFINITY;
 }
@@ -81,7 +94,7 @@ static void run(struct search *s, double root_ms, double tolerance, double *leas
         double wanted = *least_ms * (1 - tolerance), step = YK_MAX(low, high * (1 - STEP));
         solve_search_bound(s, high, isinf(high) ? 0 : wanted - rate * step);
         struct bound_row row = solve_search_row(s, 0);
-        double sum = root_ms + solve_search_rest(s, &row, 0);
+        double sum = root_ms + solve_search_rest(s, &row, 0, 0);
         if (sum + rate * low >= wanted)
             break;
         if (rate > 0 && (wanted - sum) / rate < step) {
@@ -125,6 +138,7 @@ yk_err solve_kinds_chains(const struct cost_model *m, int32_t source, const int3
         int32_t link = m->req->source < 0 ? cost_link(m, -1, source) : -1;
         for (int32_t a = 0; a < s.n_agents; a++) {
             s.weight[a] = count[a];
+            s.turns[a] = count[a] + (a == source);
             s.twin[a] = count[a] > 1 && solve_search_pair(&s, a, a)->there;
         }
         if (link >= 0) {

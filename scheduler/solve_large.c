@@ -202,6 +202,10 @@ static void name_members(const struct view *v, const struct solve_classes *c, co
         chain->source = place[source];
         for (int32_t s = 0; s < chain->n_stages; s++) {
             int32_t kind = chain->agent[s];
+            if (kind == c->of[source]) { /* maybe twice */
+                chain->agent[s] = place[source];
+                continue;
+            }
             while (next[kind] < v->n_agents && (c->of[next[kind]] != kind || !chosen[next[kind]]))
                 next[kind]++;
             chain->agent[s] = place[next[kind]++];

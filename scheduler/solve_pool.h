@@ -1,5 +1,5 @@
 /* What the frame around the solvers is made of: candidates by microbatch size (solve_pool.c), the given plan
- * (solve_given.c), the finished plan (solve_pool_plan.c); solve.c searches. */
+ * (solve_given.c), the finished plan (solve_make.c); solve.c searches. */
 #ifndef YK_SOLVE_POOL_H
 #define YK_SOLVE_POOL_H
 

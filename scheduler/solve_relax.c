@@ -1,7 +1,8 @@
 /* A relaxation of the search: an agent may be used again, but each stage on it pays a rent, and the rents of all agents
- * are paid back once. For any rents the least sum of stages and transfers is then a bound from below; rents that make
- * paths use each agent about once make it a close one. By dynamic programming from the end; values of which it is not
- * known who made them come over the best link into their reader.
+ * are paid back once (of the source twice, where chains may end there again; then its time has a price too, paid back
+ * for as long as a bottleneck). For any rents the least sum of stages and transfers is then a bound from below; rents
+ * that make paths use each agent about once make it a close one. By dynamic programming from the end; values of which
+ * it is not known who made them come over the best link into their reader.
  *
  * A pass runs over groups of cuts with hardly any work between them, each with the least that crosses one of them, or,
  * for bounds of labels, over the cuts themselves. */
@@ -105,13 +106,20 @@ static bool input_barred(const struct search *s, int32_t agent, const struct par
            (in->input[k] + COST_HEADER_BYTES) * solve_search_pair(s, s->source, agent)->per_byte_ms > s->high;
 }
 
+/* A last stage on the source may find there what the first one made. */
+static bool has_older(const struct search *s, int32_t agent)
+{
+    return s->turns[agent] > s->weight[agent];
+}
+
 /* From whoever made them, over the best link. */
 static double entry_ms(const struct search *s, int32_t agent, const struct parts *in, int32_t k)
 {
     double ms = in->any[k] & 4 ? input_ms(s, agent, in->input[k]) : 0;
-    if (in->any[k] & 3)
-        ms += (in->fresh[k] + in->older[k] + COST_HEADER_BYTES) * s->in_per_byte[agent] + s->in_latency[agent] +
-              message_ms(s, agent);
+    bool there = has_older(s, agent);
+    if (in->any[k] & (there ? 1 : 3))
+        ms += (in->fresh[k] + (there ? 0 : in->older[k]) + COST_HEADER_BYTES) * s->in_per_byte[agent] +
+              s->in_latency[agent] + message_ms(s, agent);
     return ms;
 }
 
@@ -130,7 +138,7 @@ static double entry_from_ms(
             return INFINITY;
         ms += bytes * pair->per_byte_ms + pair->latency_ms + message_ms(s, agent) + message_ms(s, from);
     }
-    if (apart && (in->any[k] & 2))
+    if (apart && (in->any[k] & 2) && !has_older(s, agent))
         ms += (in->older[k] + COST_HEADER_BYTES) * s->in_per_byte[agent] + s->in_latency[agent] + message_ms(s, agent);
     return ms;
 }
@@ -278,7 +286,7 @@ static int32_t last_end(struct search *s, const struct grid *g, int32_t agent, i
 static void relax(
     const struct search *s, int32_t agent, int32_t p, int32_t apart, const struct parts *in, double *least)
 {
-    double at = s->prefix[(size_t)agent * ((size_t)s->n + 1) + (size_t)p] - s->rent[agent];
+    double at = solve_search_priced(s, agent)[p] - s->rent[agent];
     int32_t end = s->last_end[agent] + 1;
     for (int32_t k = 0; k < in->n; k++) {
         int32_t to = k + 1 < in->n ? YK_MIN(in->from[k + 1], end) : end;
@@ -338,11 +346,12 @@ static void relax_all(struct search *s, const struct grid *g)
             kinds[n++] = s->by_pace[k];
     for (int32_t k = 0; k < n; k++) {
         int32_t b = kinds[k];
-        double last = s->m->req->pin_last && b != s->source ? INFINITY : exit_ms(s, b, s->n - 1, s->n);
+        bool home = s->m->req->pin_last || s->around;
+        double last = home && b != s->source ? INFINITY : exit_ms(s, b, s->n - 1, s->n);
         s->last_end[b] = g->n;
         s->then[(size_t)b * row + (size_t)s->n] = last;
         for (int32_t i = 0; i < 2; i++)
-            set_value(s, b, i, g->n, g->n, s->prefix[(size_t)b * row + (size_t)s->n] + last);
+            set_value(s, b, i, g->n, g->n, solve_search_priced(s, b)[s->n] + last);
     }
     for (int32_t t = g->n - 1; t >= 0; t--) {
         int32_t p = g->last[t];
@@ -362,7 +371,7 @@ static void relax_all(struct search *s, const struct grid *g)
             order[place] = a;
         }
         for (int32_t k = 0; k < n && t > 0; k++) {
-            double at = s->prefix[(size_t)kinds[k] * row + (size_t)g->first[t]], apart;
+            double at = solve_search_priced(s, kinds[k])[g->first[t]], apart;
             double best = find_then(s, kinds[k], p, in, order, n, least, &apart);
             s->then[(size_t)kinds[k] * row + (size_t)p] = best;
             set_value(s, kinds[k], 0, t, g->n, at + best);
@@ -372,6 +381,14 @@ static void relax_all(struct search *s, const struct grid *g)
 }
 
 /* ---- rents ---- */
+
+static void set_toll(struct search *s, double toll)
+{
+    const double *ms = s->prefix + (size_t)s->source * ((size_t)s->n + 1);
+    s->toll = s->high < INFINITY ? YK_MAX(toll, 0.0) : 0;
+    for (int32_t i = 0; i <= s->n && s->toll > 0; i++)
+        s->tolled[i] = ms[i] * (1 + s->toll / s->high);
+}
 
 /* What an agent earns above the slowest that is needed, if work flows to the fastest first. */
 static void first_rents(struct search *s)
@@ -390,7 +407,7 @@ static double all_rents(const struct search *s, const double *rent)
 {
     double all = 0;
     for (int32_t k = 0; k < s->n_by_pace; k++)
-        all += s->weight[s->by_pace[k]] * rent[s->first_alike[s->by_pace[k]]];
+        all += s->turns[s->by_pace[k]] * rent[s->first_alike[s->by_pace[k]]];
     return all;
 }
 
@@ -400,10 +417,10 @@ static double root_ms(const struct search *s)
     double best = INFINITY;
     for (int32_t k = 0; k < s->n_by_pace; k++) {
         int32_t a = s->first_alike[s->by_pace[k]];
-        if (!s->m->req->pin_first || a == s->source)
+        if ((!s->m->req->pin_first && !s->around) || a == s->source)
             best = YK_MIN(best, s->relaxed[(size_t)a * ((size_t)s->n + 1)]);
     }
-    return best - all_rents(s, s->rent);
+    return best - all_rents(s, s->rent) - s->toll;
 }
 
 /* The stage that the path takes behind one on `before` (-1: first) that ends at place t. */
@@ -416,9 +433,11 @@ static int32_t next_stage(
     int32_t agent = -1, p = g->last[t];
     for (int32_t k = 0; k < s->n_by_pace; k++) {
         int32_t a = s->by_pace[k];
-        if (!representative(s, a) || (a == before && !s->twin[a]) || (p == 0 && s->m->req->pin_first && a != s->source))
+        if (!representative(s, a) || (a == before && !s->twin[a]) ||
+            (p == 0 && (s->m->req->pin_first || s->around) && a != s->source))
             continue;
         const double *at = s->prefix + (size_t)a * row, *then = s->then + (size_t)a * row;
+        const double *priced = solve_search_priced(s, a);
         int32_t to = a == before ? twin_of(s, a) : a, last = s->runs_to[(size_t)a * row + (size_t)p];
         double in_ms = 0;
         for (int32_t e = t + 1, i = -1; e <= g->n && g->first[e] <= last; e++) {
@@ -431,9 +450,10 @@ static int32_t next_stage(
                         : input_barred(s, a, in, i) ? INFINITY
                                                     : entry_ms(s, a, in, i);
             }
-            double rest = e < g->apart[t] ? level_of(s, a, 1, 0)[e] - at[g->first[e]] : then[g->last[e]];
-            if (in_ms + ms + s->rent[a] + rest < best) {
-                best = in_ms + ms + s->rent[a] + rest;
+            double rest = e < g->apart[t] ? level_of(s, a, 1, 0)[e] - priced[g->first[e]] : then[g->last[e]];
+            rest += priced[g->first[e]] - priced[p] + s->rent[a];
+            if (in_ms + rest < best) {
+                best = in_ms + rest;
                 agent = a;
                 *end = e;
             }
@@ -446,10 +466,12 @@ static int32_t next_stage(
 static void raise_rents(struct search *s, const struct grid *g, int32_t rounds, double wanted_ms)
 {
     int32_t uses[SOLVE_DP_AGENTS];
-    double rent[SOLVE_DP_AGENTS], best = root_ms(s), now = best;
+    double rent[SOLVE_DP_AGENTS], best = root_ms(s), now = best, toll = s->toll;
+    bool tolls = s->turns[s->source] > s->weight[s->source] && s->high < INFINITY;
     memcpy(rent, s->rent, (size_t)s->n_agents * sizeof *rent);
     for (int32_t round = 0; round < rounds && now < wanted_ms; round++) {
-        int32_t square = 0, before = -1;
+        int32_t before = -1;
+        double square = 0, over = 0;
         memset(uses, 0, sizeof uses);
         bool apart = false;
         for (int32_t t = 0, e = 0; t < g->n; t = e) {
@@ -458,26 +480,32 @@ static void raise_rents(struct search *s, const struct grid *g, int32_t rounds, 
                 break;
             apart = e < g->apart[t];
             uses[before]++;
+            over += tolls && before == s->source ? solve_search_ms(s, before, g->last[t], g->first[e]) / s->high : 0;
         }
+        over = tolls && (over > 1 || s->toll > 0) ? over - 1 : 0;
+        square += over * over;
         for (int32_t k = 0; k < s->n_by_pace; k++)
-            uses[s->first_alike[s->by_pace[k]]] -= s->weight[s->by_pace[k]];
+            uses[s->first_alike[s->by_pace[k]]] -= s->turns[s->by_pace[k]];
         for (int32_t a = 0; a < s->n_agents; a++) {
             uses[a] = uses[a] < 0 && s->rent[a] <= 0 ? 0 : uses[a];
             square += uses[a] * uses[a];
         }
-        if (!square || before < 0)
+        if (square <= 0 || before < 0)
             break;
         for (int32_t a = 0; a < s->n_agents; a++)
             s->rent[a] = YK_MAX(s->rent[a] + (wanted_ms - now) / square * uses[a], 0.0);
+        set_toll(s, s->toll + (wanted_ms - now) / square * over);
         relax_all(s, g);
         now = root_ms(s);
         if (now > best) {
             best = now;
+            toll = s->toll;
             memcpy(rent, s->rent, (size_t)s->n_agents * sizeof *rent);
         }
     }
     if (now < best) {
         memcpy(s->rent, rent, (size_t)s->n_agents * sizeof *rent);
+        set_toll(s, toll);
         relax_all(s, g);
     }
 }
@@ -546,6 +574,7 @@ void solve_search_bound(struct search *s, double high, double wanted_ms)
     first_rents(s);
     for (int32_t a = 0; a < s->n_agents; a++) /* what earlier bounds learnt stays */
         s->rent[a] = YK_MAX(s->rent[a] + s->fair[a] - old[a], 0.0);
+    set_toll(s, s->toll);
     relax_all(s, g);
     raise_rents(s, g, s->rough ? 0 : ROUNDS, wanted_ms);
     solve_search_forget_rows(s);

@@ -1,11 +1,12 @@
 /* What the exact solver's parts share: indexes of the graph and the fleet, made once a search (solve_index.c); bounds
  * of what is still to be placed, made once an interval of bottlenecks (solve_relax.c, solve_bound.c); the search
- * (solve_dp.c). */
+ * (solve_dp.c), pass by pass (solve_pass.c). */
 #ifndef YK_SOLVE_SEARCH_H
 #define YK_SOLVE_SEARCH_H
 
 #include "scheduler/solve_dp.h"
 
+#define SOLVE_SLACK 0.25      /* chains that cost so much more than the best are not kept beside it */
 #define SOLVE_EFFORT 20000000 /* steps of one search, some 0.3 s: behind it the best so far is taken */
 
 /* A prefix of the nodes that is placed. */
@@ -15,6 +16,7 @@ struct label {
     uint32_t used;
     bool dead;
     double sum, top; /* top: the largest load */
+    int64_t held;    /* around: bytes of the first stage, where its agent may be too small for a last one too */
 };
 
 /* What crosses into a stage that begins at a cut, in parts: a stage that ends at or behind from[k] reads part k and
@@ -61,6 +63,7 @@ struct bound_row {
     double rents;      /* of all agents that are left */
     double top_factor; /* times the work that is left: the largest of their loads at least */
     double *rest_ms;   /* [i]: NaN until it is known */
+    double *far_ms;    /* [i]: known with it; with a toll, what solve_relax.c says, nothing of the toll paid back */
 };
 
 struct search {
@@ -85,6 +88,7 @@ struct search {
     double *work;       /* [i]: of nodes i.., the sum of the least pace[a] * time on a */
     struct pair *pairs; /* [(from + 1) * n_agents + to] */
     int32_t *weight;    /* [agent]: 1; in a search over kinds of agents: how many there are */
+    int32_t *turns;     /* [agent]: stages that a chain may have on it: weight; of the source maybe one more */
     bool *twin;         /* [agent]: another can change places with it */
     int32_t *first_alike;
     int32_t *alike;  /* [agent]: the agent before it that it can change places with, -1: none */
@@ -104,6 +108,8 @@ struct search {
     double *relaxed;     /* [agent * (n + 1) + i]: nodes i.. if i begins a stage on it, agents used again */
     double *then;        /* [agent * (n + 1) + i]: nodes i.. behind a stage on it */
     double *rent, *fair; /* [agent]: price of a stage on it, so that none is taken too often */
+    double toll;    /* price of as much time on the source as it has; more than once that is paid by chains around */
+    double *tolled; /* [i]: time of the first i nodes on the source, with its toll */
     double *enter_least; /* [i]: a transfer into a stage that begins at i or behind it costs no less */
     double *least_of;    /* [(agent * levels + l) * (n + 1) + t]: of 2^l places from t on, what an end there leads to */
     int32_t levels, *last_end, *last_end_at;
@@ -114,6 +120,7 @@ struct search {
     int32_t n_rows, cap_rows;
     int32_t *row_of; /* hash of used */
     /* the search */
+    bool around; /* for chains that begin and end on the source */
     struct label *labels;
     int32_t n_labels, cap_labels;
     double *loads;         /* [label * n_grow] */
@@ -146,6 +153,12 @@ static inline double solve_search_ms(const struct search *s, int32_t agent, int3
     return at[q] - at[p];
 }
 
+/* The agent may get another stage. */
+static inline bool solve_search_free(const struct search *s, uint32_t used, int32_t agent)
+{
+    return !(used >> agent & 1) || (s->around && agent == s->source);
+}
+
 /* No stage of these nodes, nor a longer one, fits there. */
 static inline bool solve_search_never_fits(const struct search *s, int32_t agent, int32_t p, int32_t q)
 {
@@ -156,6 +169,23 @@ static inline bool solve_search_never_fits(const struct search *s, int32_t agent
 yk_err solve_search_index(struct search *s, struct yk_diag *why);
 void solve_search_fini(struct search *s);
 bool solve_search_fits(struct search *s, int32_t agent, int32_t p, int32_t q);
+/* The stages of nodes p..q-1 and r..n-1, both on the source. */
+bool solve_search_fits_both(struct search *s, int64_t held, int32_t p, int32_t q, int32_t r);
+/* What a stage on the source holds, where it may not have room for nodes r..n-1 too; else 0. */
+int64_t solve_search_held(struct search *s, int32_t p, int32_t q, int32_t r);
+/* From now on chains begin and end on the source. */
+void solve_search_around(struct search *s);
+
+/* The first label: inputs are on their way. */
+void solve_search_root(struct search *s);
+/* All chains whose bottleneck is from low to the last bound's and that may cost less than the limit; the bounds are
+ * made. */
+void solve_search_interval(struct search *s, double low);
+
+static inline double solve_search_cost(const struct search *s, double sum, double top)
+{
+    return sum + (double)(s->m->count - 1) * top;
+}
 
 /* After the stops of a pass were set. */
 void solve_search_stops(struct search *s);
@@ -172,11 +202,20 @@ struct bound_row solve_search_row(struct search *s, uint32_t used);
 int32_t solve_search_earliest(const struct search *s, const struct bound_row *r, int32_t from);
 double solve_search_make_rest(const struct search *s, const struct bound_row *r, int32_t pos);
 
-/* What nodes pos.. add to the sum at least, on the agents that are left. INFINITY: they cannot be placed there. */
-static inline double solve_search_rest(const struct search *s, const struct bound_row *r, int32_t pos)
+/* Times of the first i nodes, as bounds count them. */
+static inline const double *solve_search_priced(const struct search *s, int32_t agent)
+{
+    return s->toll > 0 && agent == s->source ? s->tolled : s->prefix + (size_t)agent * ((size_t)s->n + 1);
+}
+
+/* What nodes pos.. add to the sum at least, on the agents that are left; the source takes load_ms already. INFINITY:
+ * they cannot be placed there. */
+static inline double solve_search_rest(const struct search *s, const struct bound_row *r, int32_t pos, double load_ms)
 {
     double ms = r->rest_ms[pos];
-    return ms == ms ? ms : solve_search_make_rest(s, r, pos); /* NaN: not known yet */
+    if (ms != ms) /* not known yet */
+        ms = solve_search_make_rest(s, r, pos);
+    return s->toll > 0 ? YK_MAX(ms, r->far_ms[pos] + s->toll * (load_ms / s->high) * (1 - 1e-12)) : ms;
 }
 
 #endif

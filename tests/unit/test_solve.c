@@ -42,13 +42,22 @@ struct brute {
     int32_t agents[PF_AGENTS + 1], ends[PF_AGENTS + 1];
 };
 
-static bool fits(const struct cost_model *m, const int32_t *stage_of, int32_t stage, int32_t agent)
+/* All stages of each agent together. */
+static bool fits(const struct cost_model *m, const int32_t *stage_of, const int32_t *agents, int32_t stages)
 {
-    uint8_t in_stage[64];
-    int64_t need;
-    for (int32_t i = 0; i < m->graph->n_nodes; i++)
-        in_stage[i] = stage_of[i] == stage;
-    return cost_memory(m, in_stage, 1, &need, NULL) == YK_OK && need <= m->view->agents[agent].memory_bytes;
+    int64_t sum[PF_AGENTS] = {0};
+    for (int32_t s = 0; s < stages; s++) {
+        uint8_t in_stage[64];
+        int64_t need;
+        for (int32_t i = 0; i < m->graph->n_nodes; i++)
+            in_stage[i] = stage_of[i] == s;
+        if (cost_memory(m, in_stage, 1, &need, NULL))
+            return false;
+        sum[agents[s]] += need;
+        if (sum[agents[s]] > m->view->agents[agents[s]].memory_bytes)
+            return false;
+    }
+    return true;
 }
 
 static void brute(struct brute *b, int32_t stages)
@@ -64,9 +73,8 @@ static void brute(struct brute *b, int32_t stages)
         for (int32_t s = 0, i = 0; s < stages; s++)
             for (; i < b->ends[s]; i++)
                 stage_of[i] = s;
-        for (int32_t s = 0; s < stages; s++)
-            if (!fits(m, stage_of, s, b->agents[s]))
-                return;
+        if (!fits(m, stage_of, b->agents, stages))
+            return;
         if (cost_price(m, b->source, b->agents, stages, stage_of, NULL, 0, &line, NULL))
             return;
         b->best = YK_MIN(b->best, line.cost_ms);
@@ -77,7 +85,11 @@ static void brute(struct brute *b, int32_t stages)
         bool used = !m->view->agents[a].usable;
         for (int32_t s = 0; s < stages; s++)
             used = used || b->agents[s] == a;
-        for (b->agents[stages] = a, b->ends[stages] = from + 1; !used && b->ends[stages] <= n; b->ends[stages]++)
+        /* a chain that began on the source may end there too */
+        bool home = used && a == b->source && stages > 1 && b->agents[0] == a && b->agents[stages - 1] != a &&
+                    m->view->agents[a].usable;
+        for (b->agents[stages] = a, b->ends[stages] = home ? n : from + 1; (!used || home) && b->ends[stages] <= n;
+             b->ends[stages]++)
             brute(b, stages + 1);
     }
 }

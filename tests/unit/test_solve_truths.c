@@ -223,6 +223,47 @@ static void latency_wants_depth(void **state)
     graph_close(g);
 }
 
+/* What must not leave the source keeps its ends there; the faster agent gets what is between, for one request and for
+ * many. Both ends on the source at 2 ms are the least that the pins allow. */
+static void both_ends_at_the_source(void **state)
+{
+    (void)state;
+    struct graph *g = pf_chain(8, 4096);
+    double slow[8], fast[8];
+    struct pf f;
+    pf_init(&f);
+    pf_agent(&f, "phone", 1, PLENTY);
+    pf_agent(&f, "pc", 1, PLENTY);
+    for (int i = 0; i < 8; i++) {
+        slow[i] = 10;
+        fast[i] = 1;
+    }
+    slow[0] = slow[7] = 2;
+    pf_profile(&f, 0, slow, 8);
+    pf_profile(&f, 1, fast, 8);
+    pf_both(&f, 0, 1, 1e9, 0.1);
+    for (int many = 0; many < 2; many++) {
+        struct solve_request q = {.graph = g, .job = many ? "batch" : "infer", .batch = many ? 16 : 1, .source = 0};
+        q.objective = many ? SOLVE_THROUGHPUT : SOLVE_LATENCY;
+        q.pin_first = q.pin_last = true;
+        q.microbatch = many;
+        struct plan *p = ask(&f, &q);
+        const struct plan_pipeline *line = &p->pipelines[0];
+        assert_int_equal(line->n_stages, 3);
+        assert_string_equal(line->stages[0].agent, "phone");
+        assert_string_equal(line->stages[1].agent, "pc");
+        assert_string_equal(line->stages[2].agent, "phone");
+        assert_int_equal(line->stages[1].nodes[0].first, 1);
+        assert_int_equal(line->stages[1].nodes[0].last, 6);
+        double way = (4096 * 4 + 512) / 1e9 * 1e3, once = 2 + 6 + 2 + 2 * (way + 0.1);
+        assert_true(fabs(p->cost_ms - (once + (many ? 15 * 6 : 0))) < 1e-9);
+        assert_true(fabs(p->gap) < 1e-9);
+        plan_free(p);
+    }
+    pf_fini(&f);
+    graph_close(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -233,6 +274,7 @@ int main(void)
         cmocka_unit_test(slowest_does_not_set_the_pace),
         cmocka_unit_test(memory_of_three),
         cmocka_unit_test(latency_wants_depth),
+        cmocka_unit_test(both_ends_at_the_source),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
