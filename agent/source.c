@@ -1,10 +1,9 @@
-#include "agent/source.h"
+#include "agent/source_priv.h"
 
 #include "agent/blob.h"
 #include "agent/control.h"
 #include "agent/edge.h"
 #include "agent/runner.h"
-#include "agent/source_data.h"
 #include "agent/spans.h"
 #include "agent/training.h"
 #include "common/hash.h"
@@ -14,62 +13,6 @@
 #include <string.h>
 
 #define BLOB_LIMIT ((int64_t)4 << 30)
-#define ALIGN 64
-#define MAX_TRIES 5
-
-enum flight_state { FLIGHT_FREE, FLIGHT_READING, FLIGHT_READ, FLIGHT_FLYING, FLIGHT_SENDING };
-
-struct flight {
-    struct pipeline *p;
-    enum flight_state state;
-    int64_t microbatch, first, count; /* first: of the set; of the step's batch in training */
-    struct micro micro;
-    bool summed;           /* its loss is in its step's sum */
-    struct out_slot *slot; /* while READING and READ; until it lands, if an output is an input */
-    int64_t *labels;
-    int64_t correct, read_us; /* read: when its reading began */
-    yk_err err;
-    struct yk_diag why;
-    int tries; /* of sending the result */
-    /* of a result with outputs, while SENDING */
-    struct wire_tensor *tensors;
-    struct net_iov *iov;
-};
-
-/* A step of a training of which microbatches have come through. */
-struct step_sum {
-    int64_t step, of, landed; /* of 0: free */
-    int64_t samples, correct;
-    float *loss; /* by index, so that the sum has one order */
-};
-
-struct source_run {
-    struct pipeline *p;
-    struct wire_msg msg;
-    const struct wire_run *w;
-    struct wire_msg next; /* a run that came while this one drains; arena NULL: none */
-    struct source_data data;
-    struct fetch { /* of a blob into its place */
-        struct source_run *run;
-        struct cache_entry **into;
-    } * fetches;
-    int64_t samples, microbatches; /* of the run; 0 until it is open */
-    int64_t at;                    /* next microbatch to look at */
-    int64_t per_step, steps;       /* of a training: microbatches of a full batch (numbers of those that a smaller one
-                                      lacks are left out), and steps in all */
-    struct step_sum *sums;         /* n_flights + 1 of them */
-    int64_t summed_us;             /* when the last step was through */
-    int flying;
-    bool open, over; /* over: run_done is sent or due, what flies is dropped */
-    bool reported;
-    yk_err err;
-    struct yk_diag why;
-    struct flight *flights;
-    int64_t n_flights, began_us;
-    struct net_timer *timeout;
-    bool kicking, again;
-    int opening; /* jobs of opening that will come back */
-};
 
 static void run_free(struct pipeline *p)
 {
@@ -123,7 +66,7 @@ static void maybe_end(struct pipeline *p)
         wire_free(&next);
 }
 
-static void stop(struct pipeline *p, yk_err err)
+void source_end(struct pipeline *p, yk_err err)
 {
     struct source_run *r = p->run;
     if (r->over)
@@ -142,7 +85,7 @@ void source_stop(struct pipeline *p, yk_err err, const char *why)
     if (!p->run || p->run->over)
         return;
     yk_fail(&p->run->why, err, "%s", why);
-    stop(p, err);
+    source_end(p, err);
     source_kick(p);
 }
 
@@ -200,13 +143,30 @@ static void open_run(void *arg)
         r->err = take_samples(r);
 }
 
+/* The sizes of microbatches that will come, before the first step: a layer may refuse one. */
+static yk_err check_sizes(struct source_run *r)
+{
+    struct pipeline *p = r->p;
+    if (!p->training || p->batch_sym < 0 || r->samples < 1)
+        return YK_OK;
+    int64_t batch = YK_MIN(r->w->batch, r->samples), m = r->w->microbatch, last = r->samples % batch;
+    const int64_t counts[] = {batch % m, last % m, last >= m || batch >= m ? m : 0};
+    for (size_t i = 0; i < YK_COUNT(counts); i++)
+        if (counts[i] > 0 && !pipeline_shapes(p, counts[i], &r->why))
+            return yk_wrap(&r->why, YK_INVAL, "%lld samples in batches of %lld and microbatches of %lld: one of %lld",
+                (long long)r->samples, (long long)r->w->batch, (long long)m, (long long)counts[i]);
+    return YK_OK;
+}
+
 static void open_done(void *arg)
 {
     struct source_run *r = arg;
     struct pipeline *p = r->p;
     r->opening--;
+    if (!r->over && !r->err && p->state == PIPELINE_READY)
+        r->err = check_sizes(r);
     if (!r->over && r->err) {
-        stop(p, r->err);
+        source_end(p, r->err);
     } else if (!r->over) {
         struct wire_run_started w = {.generation = p->generation,
             .job = r->w->job,
@@ -241,7 +201,7 @@ static void on_blob(void *arg, yk_err err, const char *why, struct cache_entry *
     *f->into = e;
     if (err && !r->over) {
         yk_fail(&r->why, err, "%s", why);
-        stop(p, err);
+        source_end(p, err);
     } else if (!r->over && !r->opening) {
         start_open(r);
     }
@@ -371,14 +331,14 @@ static void read_done(void *arg)
     spans_add(p, SPAN_READ, -1, "", &f->micro, f->microbatch, f->read_us, net_now_us(p->agent->net));
     if (f->err && !r->over) {
         r->why = f->why;
-        stop(p, f->err);
+        source_end(p, f->err);
     }
     source_kick(p);
     pipeline_release(p);
 }
 
 /* The flight is over: its slot, if it has one still, is free for the next. */
-static void drop(struct pipeline *p, struct flight *f)
+void source_drop(struct pipeline *p, struct flight *f)
 {
     struct out_slot *slot = f->slot;
     f->slot = NULL;
@@ -479,7 +439,7 @@ static void feed(struct pipeline *p)
         int64_t count = p->batch_sym < 0 ? p->full : f->count;
         const struct pipeline_shapes *at = pipeline_shapes(p, count, &r->why);
         if (!at) {
-            stop(p, YK_INVAL);
+            source_end(p, YK_INVAL);
             return;
         }
         f->state = FLIGHT_READING;
@@ -504,7 +464,7 @@ static void feed(struct pipeline *p)
     }
 }
 
-/* ---- results ---- */
+/* ---- what has come back ---- */
 
 static bool all_here(struct pipeline *p, int64_t microbatch)
 {
@@ -512,206 +472,6 @@ static bool all_here(struct pipeline *p, int64_t microbatch)
         if (p->edges[i].to == &p->source && !edge_ready(&p->edges[i], &p->source, microbatch))
             return false;
     return true;
-}
-
-static void consume(struct pipeline *p, int64_t microbatch)
-{
-    for (int i = 0; i < p->n_edges; i++) {
-        struct in_slot *s = p->edges[i].to == &p->source ? edge_ready(&p->edges[i], &p->source, microbatch) : NULL;
-        if (s)
-            edge_consumed(s, &p->source);
-    }
-}
-
-/* How many of the samples have their label as the largest entry of the first output, or of the scores. */
-static int64_t count_correct(struct pipeline *p, const struct flight *f)
-{
-    const struct stage_input *in = &p->source.inputs[p->training ? p->training->scores : 0];
-    if (!f->labels || !in->edge)
-        return -1;
-    const struct tensor *t = &edge_ready(in->edge, &p->source, f->microbatch)->t[in->position];
-    int64_t n = shape_count(&t->shape);
-    if (t->shape.dtype != DT_F32 || t->shape.rank < 2 || t->shape.dims[0] < f->count || n <= 0)
-        return -1;
-    int64_t classes = n / t->shape.dims[0], correct = 0;
-    const float *x = t->data;
-    for (int64_t i = 0; i < f->count; i++, x += classes) {
-        int64_t best = 0;
-        for (int64_t c = 1; c < classes; c++)
-            if (x[c] > x[best])
-                best = c;
-        correct += best == f->labels[i];
-    }
-    return correct;
-}
-
-static void landed(struct pipeline *p, struct flight *f)
-{
-    consume(p, f->microbatch);
-    drop(p, f);
-}
-
-/* Output i of a flight that has landed. An output that no stage makes is an input or a weight. */
-static struct tensor output_of(struct pipeline *p, const struct flight *f, int32_t i)
-{
-    const struct stage_input *in = &p->source.inputs[i];
-    int32_t v = p->graph->outputs[i];
-    const struct value *value = &p->graph->values[v];
-    if (in->edge)
-        return edge_ready(in->edge, &p->source, f->microbatch)->t[in->position];
-    for (int32_t k = 0; value->kind == VALUE_INPUT && k < p->graph->n_inputs; k++)
-        if (p->graph->inputs[k] == v)
-            return f->slot->t[k];
-    return (struct tensor){value->shape, (void *)(uintptr_t)(value->data ? value->data : p->weight[v])};
-}
-
-static void free_result(struct pipeline *p, struct flight *f)
-{
-    for (int32_t i = 0; f->tensors && i < p->graph->n_outputs; i++)
-        free(f->tensors[i].dims.at);
-    free(f->tensors);
-    free(f->iov);
-    f->tensors = NULL;
-    f->iov = NULL;
-}
-
-static void on_sent(void *arg, yk_err err, size_t bytes)
-{
-    (void)bytes;
-    struct flight *f = arg;
-    struct pipeline *p = f->p;
-    free_result(p, f);
-    if (err && !p->run->over && ++f->tries == MAX_TRIES) {
-        yk_fail(&p->run->why, err, "the outputs of microbatch %lld were not taken: %s", (long long)f->microbatch,
-            yk_err_text(err));
-        stop(p, err);
-    }
-    if (err && p->state == PIPELINE_READY && !p->run->over)
-        f->state = FLIGHT_FLYING; /* once more when the connection is back */
-    else
-        landed(p, f);
-    source_kick(p);
-    pipeline_release(p);
-}
-
-/* The outputs at 64-byte steps, without the rows that only filled up a fixed batch. */
-static yk_err send_outputs(struct pipeline *p, struct flight *f, struct wire_result *w)
-{
-    static const uint8_t padding[ALIGN];
-    int32_t n = p->graph->n_outputs;
-    int n_iov = 0;
-    int64_t offset = 0;
-    f->tensors = yk_xalloc((size_t)n * sizeof *f->tensors);
-    f->iov = yk_xalloc(2 * (size_t)n * sizeof *f->iov);
-    for (int32_t i = 0; i < n; i++) {
-        struct tensor t = output_of(p, f, i);
-        bool made = shape_bytes(&p->at[0].shapes.of[p->graph->outputs[i]]) < 0;
-        if (p->batch_sym < 0 && !made && t.shape.rank > 0 && t.shape.dims[0] == p->full)
-            t.shape.dims[0] = f->count;
-        struct wire_tensor *o = &f->tensors[i];
-        o->value = p->graph->outputs[i];
-        o->dtype = dtype_name(t.shape.dtype);
-        o->dims.n = (size_t)t.shape.rank;
-        o->dims.at = yk_xalloc(YK_MAX_RANK * sizeof *o->dims.at);
-        memcpy(o->dims.at, t.shape.dims, o->dims.n * sizeof *o->dims.at);
-        int64_t pad = (ALIGN - offset % ALIGN) % ALIGN;
-        if (pad)
-            f->iov[n_iov++] = (struct net_iov){padding, (size_t)pad};
-        o->codec = "raw";
-        o->offset = offset + pad;
-        o->bytes = shape_bytes(&t.shape);
-        if (o->bytes)
-            f->iov[n_iov++] = (struct net_iov){t.data, (size_t)o->bytes};
-        offset = o->offset + o->bytes;
-    }
-    w->tensors.at = f->tensors;
-    w->tensors.n = (size_t)n;
-    f->state = FLIGHT_SENDING;
-    p->busy++;
-    yk_err err = blob_result(p->agent, w, f->iov, n_iov, on_sent, f);
-    if (err) {
-        f->state = FLIGHT_FLYING;
-        free_result(p, f);
-        p->busy--; /* was not the last: the caller holds the pipeline */
-    }
-    return err;
-}
-
-/* ---- steps ---- */
-
-static struct step_sum *sum_of(struct source_run *r, const struct micro *m)
-{
-    struct step_sum *free_one = NULL;
-    for (int64_t i = 0; i <= r->n_flights; i++) {
-        if (r->sums[i].of && r->sums[i].step == m->step)
-            return &r->sums[i];
-        if (!r->sums[i].of)
-            free_one = &r->sums[i];
-    }
-    *free_one = (struct step_sum){.step = m->step, .of = m->of, .loss = yk_xalloc((size_t)m->of * sizeof(float))};
-    return free_one;
-}
-
-/* Adds a microbatch to its step; the last of them sends what the step gave, and stays until yoked can be told. */
-static void collect_step(struct pipeline *p, struct flight *f)
-{
-    struct source_run *r = p->run;
-    struct step_sum *s = sum_of(r, &f->micro);
-    const struct stage_input *in = &p->source.inputs[p->training->loss];
-    if (!f->summed) {
-        int64_t correct = count_correct(p, f);
-        s->loss[f->micro.index] = *(const float *)edge_ready(in->edge, &p->source, f->microbatch)->t[in->position].data;
-        s->samples += f->count;
-        s->correct = correct < 0 || s->correct < 0 ? -1 : s->correct + correct;
-        s->landed++;
-        f->summed = true;
-    }
-    if (s->landed < s->of) {
-        landed(p, f);
-        return;
-    }
-    int64_t now = net_now_us(p->agent->net);
-    struct wire_step w = {.generation = p->generation,
-        .job = r->w->job,
-        .step = s->step,
-        .samples = s->samples,
-        .correct = s->correct,
-        .ms = (double)(now - (r->summed_us ? r->summed_us : r->began_us)) / 1e3};
-    for (int64_t i = 0; i < s->of; i++)
-        w.loss += (double)s->loss[i];
-    if (control_send(p->agent, WIRE_TYPE_step, &w) != YK_OK)
-        return;
-    r->summed_us = now;
-    free(s->loss);
-    *s = (struct step_sum){0};
-    landed(p, f);
-}
-
-static void collect(struct pipeline *p, struct flight *f)
-{
-    struct source_run *r = p->run;
-    if (r->over) {
-        landed(p, f);
-        return;
-    }
-    if (p->training) {
-        collect_step(p, f);
-        return;
-    }
-    if (r->w->want_accuracy && f->correct < 0)
-        f->correct = count_correct(p, f);
-    struct wire_result w = {.generation = p->generation,
-        .job = r->w->job,
-        .microbatch = f->microbatch,
-        .first = f->first,
-        .count = f->count,
-        .correct = f->correct};
-    if (!r->w->want_outputs) {
-        if (control_send(p->agent, WIRE_TYPE_result, &w) == YK_OK)
-            landed(p, f); /* else it stays until yoked is there again */
-        return;
-    }
-    send_outputs(p, f, &w);
 }
 
 void source_kick(struct pipeline *p)
@@ -728,11 +488,11 @@ void source_kick(struct pipeline *p)
         for (int64_t i = 0; i < r->n_flights; i++) {
             struct flight *f = &r->flights[i];
             if (f->state == FLIGHT_READ && (r->over || p->state != PIPELINE_READY)) {
-                drop(p, f);
+                source_drop(p, f);
             } else if (f->state == FLIGHT_FLYING && p->state != PIPELINE_READY) {
-                drop(p, f); /* what flew is lost with the pipeline */
+                source_drop(p, f); /* what flew is lost with the pipeline */
             } else if (f->state == FLIGHT_FLYING && all_here(p, f->microbatch)) {
-                collect(p, f);
+                source_collect(p, f);
             }
         }
         if (r->open && !r->over && p->state == PIPELINE_READY) {
@@ -740,7 +500,7 @@ void source_kick(struct pipeline *p)
             feed(p);
         }
         if (r->open && !r->over && r->at == r->microbatches && !r->flying)
-            stop(p, YK_OK);
+            source_end(p, YK_OK);
     } while (r->again);
     r->kicking = false;
     maybe_end(p);

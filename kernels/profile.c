@@ -61,7 +61,7 @@ void profile_fill(void *data, const struct shape *s, const int64_t *content, str
         /* A short table repeated: models have hundreds of megabytes of weights. */
         int64_t table = YK_MIN(n, 1 << 14);
         for (int64_t i = 0; i < table; i++) {
-            double v = 2 * yk_rng_unit(rng) - 1;
+            double u = yk_rng_unit(rng), v = n == 1 ? 1 - u / 2 : 2 * u - 1; /* a scalar may be a divisor or a scale */
             if (s->dtype == DT_F32)
                 ((float *)data)[i] = (float)v;
             else
@@ -377,11 +377,12 @@ static yk_err dynamic_entries(struct profiler *p, const struct shapes *s, int64_
     return err;
 }
 
-static yk_err profile_size(struct profiler *p, int64_t size, const int64_t *sizes, bool smallest,
+static yk_err profile_size(struct profiler *p, int64_t size, const int64_t *sizes, bool smallest, bool *shaped,
     void (*fn)(void *arg, const struct profile_entry *e), void *arg, struct yk_diag *why)
 {
     struct shapes s;
     yk_err err = shapes_infer(p->g, sizes, NULL, &s, why);
+    *shaped = !err;
     if (err)
         return err;
     for (int32_t i = 0; !err && i < p->g->n_nodes; i++) {
@@ -418,6 +419,7 @@ yk_err profile_graph(const struct graph *g, struct backends *b, const int64_t *s
     int64_t *order = yk_try_alloc((size_t)n_sizes + 1, sizeof(*order));
     int32_t batch = graph_batch_dim(g, &fixed);
     yk_err err = YK_OK;
+    bool smallest = true;
     p.ctx = yk_try_alloc(1, sizeof(*p.ctx));
     if (!dims || !order || !p.ctx) {
         err = yk_fail(why, YK_NOMEM, "no memory to profile");
@@ -437,7 +439,13 @@ yk_err profile_graph(const struct graph *g, struct backends *b, const int64_t *s
     for (int i = 0; !err && i < n; i++) {
         for (int32_t k = 0; k < g->n_syms; k++)
             dims[k] = k == batch ? order[i] : others && others[k] > 0 ? others[k] : 1;
-        err = profile_size(&p, order[i], dims, i == 0, fn, arg, why);
+        bool shaped;
+        err = profile_size(&p, order[i], dims, smallest, &shaped, fn, arg, why);
+        if (err && !shaped && i + 1 < n) { /* some layers want more than one sample */
+            err = YK_OK;
+            continue;
+        }
+        smallest = false;
     }
 out:
     for (int i = 0; i < p.n_memos; i++)

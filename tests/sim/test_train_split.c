@@ -78,9 +78,202 @@ static void shared_weights_after_a_loss(void **state)
     site_close(s);
 }
 
+static bool full(void)
+{
+    return getenv("YOKE_FULL") != NULL;
+}
+
+/* Trains split as given and compares, or finds that this split is refused for a good reason. */
+static bool check_cut(struct site *s, const struct site_stage *stages, int n, int depth, const struct site_result *want)
+{
+    struct site_result got;
+    char what[80];
+    char *plan = site_plan(s, stages, n, depth);
+    int64_t id = site_submit(s, "m", "set", plan);
+    bool done = site_wait(s, id, &got);
+    snprintf(what, sizeof what, "cut behind node %lld", (long long)stages[0].last);
+    if (done) {
+        site_same(want, &got, what);
+    } else {
+        char *error = site_error(s, id);
+        if (!strstr(error, "belong together"))
+            fail_msg("%s: %s", what, error);
+        free(error);
+    }
+    free(plan);
+    return done;
+}
+
+static void every_cut_of_the_cnn(void **state)
+{
+    (void)state;
+    struct site *s = site_open(2);
+    struct site_result want;
+    site_network(s, "m", "cnn", 2, 8);
+    site_data(s, "set", 23, 3, (const int64_t[]){2, 8, 8}, 5);
+    for (int frozen = 0; frozen < 2; frozen++) {
+        int64_t cuts = 0;
+        site_learn(s, "m", 8, 3, frozen ? "\"bn\":\"frozen\"" : "\"clip_norm\":1");
+        site_train(s, "m", "set", (struct site_stage[]){{0, -1}}, 1, 1, &want);
+        for (int64_t cut = 0; cut + 1 < s->forward; cut++)
+            cuts += check_cut(
+                s, (struct site_stage[]){{(int)cut % 2, cut}, {1 - (int)cut % 2, -1}}, 2, 1 + (int)cut % 3, &want);
+        assert_true(cuts >= s->forward * 3 / 4);
+    }
+    site_close(s);
+}
+
+/* Networks whose blocks a cut may go through: over 2, 3, 4 and 8 agents, and with both ends at the source. */
+static void sampled_cuts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *kind;
+        int64_t channels, size, samples, batch;
+        bool full;
+    } nets[] = {{"resnet-small", 1, 8, 11, 6, false}, {"vit-tiny", 3, 32, 7, 4, true}, {"resnet34", 3, 32, 7, 4, true}};
+    struct yk_rng r;
+    yk_rng_seed(&r, 5);
+    for (size_t k = 0; k < YK_COUNT(nets); k++) {
+        struct site *s = site_open(8);
+        struct site_result want;
+        if (nets[k].full && !full()) {
+            site_close(s);
+            continue;
+        }
+        site_network(s, "m", nets[k].kind, nets[k].channels, nets[k].size);
+        site_data(s, "set", nets[k].samples, 3, (const int64_t[]){nets[k].channels, nets[k].size, nets[k].size}, 5);
+        site_learn(s, "m", nets[k].batch, 2, "\"lr\":0.01");
+        site_train(s, "m", "set", (struct site_stage[]){{0, -1}}, 1, 1, &want);
+        int done = 0;
+        for (int round = 0; round < (full() ? 16 : 6); round++) {
+            static const int counts[] = {2, 3, 4, 8, 3};
+            int n = counts[round % 5];
+            struct site_stage stages[SITE_STAGES];
+            for (int i = 0; i < n; i++) {
+                int64_t part = s->forward / n;
+                stages[i] =
+                    (struct site_stage){i, i == n - 1 ? -1 : part * i + (int64_t)yk_rng_below(&r, (uint64_t)part)};
+            }
+            if (round % 5 == 4)
+                stages[2].agent = 0;
+            done += check_cut(s, stages, n, 1 + (int)yk_rng_below(&r, 5), &want);
+        }
+        assert_true(done >= 3);
+        site_close(s);
+    }
+}
+
+/* Batches and microbatches that do not divide, fewer microbatches than stages, one sample, alone. */
+static void sizes(void **state)
+{
+    (void)state;
+    struct site *s = site_open(4);
+    struct site_result want, got;
+    int at = 0;
+    site_network(s, "m", "cnn", 1, 6);
+    site_data(s, "set", 19, 3, (const int64_t[]){1, 6, 6}, 5);
+    for (int64_t batch = 1; batch <= 17; batch++)
+        for (int64_t microbatch = 1; microbatch <= YK_MIN(batch, 5); microbatch++) {
+            if (!full() && at++ % 9 != 0 && batch != 17)
+                continue;
+            site_learn(s, "m", batch, microbatch, "\"bn\":\"frozen\"");
+            site_train(s, "m", "set", (struct site_stage[]){{0, -1}}, 1, 1, &want);
+            assert_int_equal(want.n, (19 + batch - 1) / batch);
+            for (int stages = 1; stages <= 4; stages++) {
+                struct site_stage split[4] = {{1, 0}, {0, 3}, {2, 8}, {3, -1}};
+                split[stages - 1].last = -1;
+                site_train(s, "m", "set", split, stages, 1 + (int)(batch + microbatch) % 4, &got);
+                site_same(&want, &got, "sizes");
+            }
+        }
+    site_close(s);
+}
+
+/* Several trainings of one agent at once and one behind another: each as if it were alone. */
+static void side_by_side(void **state)
+{
+    (void)state;
+    struct site *s = site_open(3);
+    struct site_result want[2], got;
+    int64_t id[4];
+    site_network(s, "m", "cnn", 1, 8);
+    site_data(s, "set", 40, 3, (const int64_t[]){1, 8, 8}, 5);
+    site_data(s, "other", 13, 3, (const int64_t[]){1, 8, 8}, 5);
+    site_learn(s, "m", 8, 4, "\"bn\":\"frozen\"");
+    static const char *const sets[] = {"set", "other"};
+    for (int k = 0; k < 2; k++)
+        site_train(s, "m", sets[k], (struct site_stage[]){{0, -1}}, 1, 1, &want[k]);
+    char *plan = site_plan(s, (struct site_stage[]){{0, 2}, {1, 5}, {2, -1}}, 3, 3);
+    for (int k = 0; k < 4; k++)
+        id[k] = site_submit(s, "m", sets[k % 2], plan);
+    for (int k = 0; k < 4; k++) {
+        assert_true(site_wait(s, id[k], &got));
+        site_same(&want[k % 2], &got, "side by side");
+    }
+    free(plan);
+    site_close(s);
+}
+
+static void expect_refusal(struct site *s, const char *plan, const char *says)
+{
+    struct site_result got;
+    int64_t id = site_submit(s, "m", "set", plan);
+    assert_false(site_wait(s, id, &got));
+    char *error = site_error(s, id);
+    if (!strstr(error, says))
+        fail_msg("'%s' does not say '%s'", error, says);
+    assert_int_equal(site_steps(s, id), 0);
+    free(error);
+}
+
+/* bn=train with one value per channel somewhere, be it in the last batch only: refused before the first step. */
+static void few_values_per_channel(void **state)
+{
+    (void)state;
+    struct site *s = site_open(2);
+    struct graph *g = graph_open(0);
+    struct yk_rng r;
+    struct site_result want, got;
+    yk_rng_seed(&r, 3);
+    int32_t x = graphs_input(g, "x", DT_F32, 2, (const int64_t[]){-1, 6});
+    int32_t y = graphs_node(g, "", "MatMul", "first",
+        (const int32_t[]){x, graphs_weight(g, "w", DT_F32, 2, (const int64_t[]){6, 5}, &r)}, 2);
+    int32_t in[5] = {y};
+    static const char *const names[] = {"bn.weight", "bn.bias", "bn.running_mean", "bn.running_var"};
+    for (int i = 0; i < 4; i++) {
+        in[1 + i] = graphs_weight(g, names[i], DT_F32, 1, (const int64_t[]){5}, &r);
+        for (int k = 0; k < 5; k++)
+            ((float *)(uintptr_t)g->values[in[1 + i]].data)[k] = i % 3 == 0 ? 1.0f : 0.0f;
+    }
+    int32_t out[3] = {graph_add_value(g, "normal", VALUE_NODE, DT_NONE),
+        graph_add_value(g, "next_mean", VALUE_NODE, DT_NONE), graph_add_value(g, "next_var", VALUE_NODE, DT_NONE)};
+    int32_t bn = graph_add_node(g, "layer.bn", op_find("", "BatchNormalization"), in, 5, out, 3);
+    assert_true(bn >= 0);
+    assert_int_equal(graph_set_attr_i(g, &g->nodes[bn], "training_mode", 1), YK_OK);
+    y = graphs_node(g, "", "Relu", "relu", &out[0], 1);
+    graphs_output(g, y);
+    site_model(s, "m", g);
+    graph_close(g);
+    site_data(s, "set", 21, 1, (const int64_t[]){6}, 5);
+    site_learn(s, "m", 6, 3, ""); /* 21 = 3 * 6 + 3 */
+    site_train(s, "m", "set", (struct site_stage[]){{0, -1}}, 1, 1, &want);
+    site_train(s, "m", "set", (struct site_stage[]){{0, 0}, {1, -1}}, 2, 2, &got);
+    site_same(&want, &got, "batch normalisation");
+    for (int k = 0; k < 2; k++) {
+        site_learn(s, "m", k ? 5 : 7, k ? 5 : 3, ""); /* 7 = 2 * 3 + 1, 21 = 4 * 5 + 1 */
+        char *plan = site_plan(s, (struct site_stage[]){{0, 0}, {1, -1}}, 2, 2);
+        expect_refusal(s, plan, "layer.bn");
+        free(plan);
+    }
+    site_close(s);
+}
+
 int main(void)
 {
     log_set_level(getenv("YOKE_TEST_LOG") ? LOG_INFO : LOG_ERROR);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(shared_weights), cmocka_unit_test(shared_weights_after_a_loss)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(shared_weights), cmocka_unit_test(shared_weights_after_a_loss),
+        cmocka_unit_test(every_cut_of_the_cnn), cmocka_unit_test(sampled_cuts), cmocka_unit_test(sizes),
+        cmocka_unit_test(side_by_side), cmocka_unit_test(few_values_per_channel)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

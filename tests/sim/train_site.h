@@ -296,7 +296,7 @@ static inline void site_train(struct site *s, const char *model, const char *dat
     int64_t id = site_submit(s, model, data, plan);
     if (!site_wait(s, id, out)) {
         char *error = site_error(s, id);
-        fail_msg("%s: %s", plan, error);
+        fail_msg("%s: %.600s", strstr(plan, "\"pipelines"), error);
     }
     free(plan);
 }
