@@ -1,5 +1,6 @@
 """Plan files that people edit: run exactly, or refused with the reason, by every command that takes one."""
 import json
+import xml.etree.ElementTree
 
 import numpy
 
@@ -104,3 +105,59 @@ def test_default_objective():
         for command in ("plan", "batch", "infer"):
             text = fleet.yoke(command, "--help").out
             assert "throughput for batch" in text and "[auto]" in text, text
+
+
+def test_explanations():
+    """What binds, what changes bring, and the planned step as text, SVG and JSON; without a plan, why there is none."""
+    with Fleet() as fleet:
+        fleet.agent("pc")
+        fleet.agent("phone")
+        fleet.wait_links(("pc", "phone"), ("phone", "pc"))
+        fleet.add_model(FMNIST, "fmnist")
+        picture = fleet.dir / "step.svg"
+        ask = ("plan", "fmnist", "--job=batch", "--batch=64", "--source=pc", f"--timeline={picture}")
+        text = fleet.yoke(*ask, "--explain").out
+        for say in ("bottleneck", "alternative", "No plan costs less than", "binds: ", "another device like",
+                    "every link twice as fast", "twice the memory", "agent pc", "= compute"):
+            assert say in text, (say, text)
+        rows = [line for line in text.splitlines() if line.endswith("|")]
+        assert rows and len({len(row) for row in rows}) == 1 and rows[0].startswith("agent "), text
+        svg = xml.etree.ElementTree.parse(picture).getroot()
+        assert svg.tag.endswith("svg") and "planned step of 64" in "".join(svg.itertext())
+        plain = fleet.plan("fmnist", "--job=batch", "--batch=64", "--source=pc")
+        assert not {"binds", "changes", "timeline"} & set(plain)
+        plan = fleet.plan("fmnist", "--job=batch", "--batch=64", "--source=pc", "--explain")
+        step = plan["predicted"]["step_ms"]
+        assert {c["kind"] for c in plan["changes"]} >= {"device", "link", "memory"}, plan["changes"]
+        assert all(0 < c["step_ms"] <= step and abs(c["times_as_fast"] * c["step_ms"] - step) < 1e-6 * step for c in plan["changes"])
+        assert plan["binds"][0]["kind"] in ("compute", "link") and plan["binds"][0]["text"] in plan["explanation"]
+        line = plan["timeline"]
+        assert line["microbatches"] == line["of_microbatches"] > 0
+        assert max(e["end_ms"] for e in line["events"]) <= step * (1 + 1e-9)
+        assert {e["row"] for e in line["events"]} == set(range(len(line["rows"])))
+        fleet.yoke("plan", "fmnist", "--job=batch", "--batch=64", f"--plan={_write(fleet, plan)}")  # derived keys are no input
+        drawn = fleet.yoke("plan", "fmnist", "--job=train", "--batch=64", "--timeline=/nowhere/x.svg", ok=False)
+        assert drawn.code == 1 and "/nowhere/x.svg" in drawn.err, drawn.err
+        for body, say in (({"explain": 1}, "explain"), ({"timeline": "yes"}, "timeline")):
+            status, answer = fleet.request("POST", "/v1/plan", {"kind": "batch", "model": "fmnist", **body})
+            assert status == 400 and say in answer["text"], answer
+        status, answer = fleet.request("POST", "/v1/jobs", {"kind": "batch", "model": "fmnist", "explain": True,
+                                                            "source": "pc", "data": {"name": "x"}})
+        assert status == 400 and "/v1/plan" in answer["text"], answer
+        done = fleet.yoke("plan", "fmnist", "--batch=64", "--source=pc", "--pin=first,last", "--deadline-ms=1",
+                          "--microbatch=1", ok=False)
+        assert done.code == 1 and "the deadline is 1 ms" in done.err and "the best plan needs" in done.err, done.err
+
+
+def test_no_plan_says_why():
+    with Fleet() as fleet:
+        fleet.agent("pc", "--memory=500000")
+        fleet.agent("phone", "--memory=400000")
+        fleet.wait_links(("pc", "phone"), ("phone", "pc"))
+        fleet.add_model(FMNIST, "fmnist")  # its largest weight alone has 803 kB
+        done = fleet.yoke("plan", "fmnist", "--batch=4", "--source=pc", ok=False)
+        for say in ("these cannot hold together", "agent pc: memory of its stages is", "its limit 0.500 MB", "agent phone: memory",
+                    "its limit 0.400 MB", "add a device"):
+            assert done.code == 1 and say in done.err, (say, done.err)
+        done = fleet.yoke("batch", "fmnist", f"--data={harness.DATASETS}/fashion-mnist", "--source=pc", ok=False)
+        assert done.code == 1, done.err
