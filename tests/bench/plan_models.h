@@ -132,13 +132,13 @@ static inline int32_t maker_norm(struct maker *b, int32_t x, int64_t width)
     return maker_node(b, "LayerNormalization", (const int32_t[]){x, scale, bias}, 3);
 }
 
-static inline struct graph *make_encoder(struct maker *b, int layers)
+static inline struct graph *make_encoder_of(struct maker *b, int layers, int64_t text)
 {
-    enum { WIDTH = 1024, HEADS = 16, TEXT = 128 };
+    enum { WIDTH = 1024, HEADS = 16 };
     static const int64_t split[] = {0, 0, HEADS, WIDTH / HEADS}, join[] = {0, 0, WIDTH};
     static const float one[] = {0.125f, 1.4142135f, 1, 0.5f};
     maker_open(b, (int64_t)WIDTH * WIDTH * 4 * 4);
-    int32_t scalar[4], x = maker_input(b, (const int64_t[]){TEXT, WIDTH}, 2);
+    int32_t scalar[4], x = maker_input(b, (const int64_t[]){text, WIDTH}, 2);
     int32_t to_heads = maker_weight(b, DT_I64, (const int64_t[]){4}, 1, split);
     int32_t to_text = maker_weight(b, DT_I64, (const int64_t[]){3}, 1, join);
     for (int i = 0; i < 4; i++)
@@ -163,6 +163,11 @@ static inline struct graph *make_encoder(struct maker *b, int layers)
         x = maker_norm(b, maker_on(b, "Add", x, y), WIDTH);
     }
     return maker_end(b, x);
+}
+
+static inline struct graph *make_encoder(struct maker *b, int layers)
+{
+    return make_encoder_of(b, layers, 128);
 }
 
 #endif
