@@ -137,7 +137,7 @@ void infeasible_all(const struct solve_request *req, const struct view *v, struc
 static bool link_up(struct view *w, int32_t one, int32_t other)
 {
     double rate = 125e6;
-    int32_t n = one < 0 ? w->n_agents : 2, agents[2] = {one, other}, old = w->n_links;
+    int32_t n = one < 0 ? w->n_agents : 2, agents[2] = {one, other}, old = w->n_links, grown = old;
     struct view_link *links = yk_try_alloc((size_t)old + (size_t)n * (size_t)n + 1, sizeof *links);
     if (!links)
         return false;
@@ -149,10 +149,9 @@ static bool link_up(struct view *w, int32_t one, int32_t other)
         for (int32_t k = 0; k < n; k++) {
             int32_t from = one < 0 ? i : agents[i], to = one < 0 ? k : agents[k];
             if (from != to && !linked(w, from, to))
-                links[w->n_links++] = (struct view_link){
+                links[grown++] = (struct view_link){
                     .from = from, .to = to, .bytes_per_s = rate, .shared = -1, .origin = VIEW_MEASURED};
         }
-    int32_t grown = w->n_links;
     free(w->links);
     w->links = links;
     w->n_links = grown;

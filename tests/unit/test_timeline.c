@@ -57,7 +57,7 @@ static void names_of_any_bytes(void **state)
     struct timeline *t = timeline_open(NULL);
     int32_t row = timeline_row(t, "\x1b[31mred \xff and much longer than a row's name may be");
     for (int k = 0; k < 20; k++) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "kind\n%d", k);
         timeline_add(t, row, timeline_kind(t, name), k, k + 1, "\x07", "about");
     }
