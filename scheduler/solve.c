@@ -5,6 +5,7 @@
 #include "scheduler/solve_large.h"
 #include "scheduler/solve_pool.h"
 #include "scheduler/solve_replicas.h"
+#include "scheduler/solve_sets.h"
 #include "scheduler/solve_train.h"
 
 #include <math.h>
@@ -107,6 +108,8 @@ static yk_err search_size(struct pool *pool, struct size_pool *p, const struct s
                 err = solve_pool_chain(p, &chains[i], why);
             pool->least_ms = YK_MIN(pool->least_ms, chains[i].cost_ms);
         }
+        if (!err && req->objective == SOLVE_LATENCY && solve_sets_pays(req->graph))
+            err = solve_pool_sets(pool, p, source, why);
         if (err)
             return err;
     }

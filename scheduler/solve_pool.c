@@ -2,8 +2,10 @@
 #include "scheduler/solve_pool.h"
 
 #include "scheduler/solve_replicas.h"
+#include "scheduler/solve_sets.h"
 #include "scheduler/solve_train.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,6 +71,44 @@ static void add_splits(struct size_pool *p, int32_t source, struct solve_split *
             solve_pool_add(p, &line);
         solve_train_fini(&splits[i]);
     }
+}
+
+yk_err solve_pool_sets(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why)
+{
+    const struct cost_model *m = &p->model;
+    int32_t n = m->graph->n_nodes, agents[2], *stage_of = yk_xalloc(((size_t)n + 1) * sizeof *stage_of);
+    uint8_t *first = yk_xalloc((size_t)n + 1);
+    yk_err err = YK_OK;
+    for (int32_t k = 0; k < 2 * m->view->n_agents && !err; k++) {
+        bool source_first = k % 2 == 0;
+        struct cost_line line;
+        double bound;
+        int32_t other = k / 2, n_first = 0;
+        if (other == source || !m->view->agents[other].usable || m->view->agents[other].memory_bytes <= 0 ||
+            (m->req->pin_first && !source_first) || (m->req->pin_last && source_first) || cost_out_of_time(m))
+            continue;
+        double ms = solve_sets_pair(m, source, other, source_first, pool->least_ms, first, &bound);
+        if (m->count == 1)
+            pool->bound_ms = YK_MIN(pool->bound_ms, bound);
+        if (isinf(ms))
+            continue;
+        for (int32_t i = 0; i < n; i++) {
+            stage_of[i] = !first[i];
+            n_first += first[i];
+        }
+        agents[0] = source_first ? source : other;
+        agents[1] = source_first ? other : source;
+        if (n_first == 0 || n_first == n) /* one device: known already, or not allowed by a pin */
+            continue;
+        err = cost_price(m, source, agents, 2, stage_of, NULL, 0, &line, why);
+        if (!err) {
+            solve_pool_add(p, &line);
+            pool->least_ms = YK_MIN(pool->least_ms, line.cost_ms);
+        }
+    }
+    free(stage_of);
+    free(first);
+    return err;
 }
 
 yk_err solve_pool_splits(struct pool *pool, struct size_pool *p, int32_t source, int32_t searches, struct yk_diag *why)

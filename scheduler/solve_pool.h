@@ -34,6 +34,9 @@ bool solve_pool_single(const struct candidate *c);
 void solve_pool_singles(struct size_pool *p, int32_t source, struct yk_buf *reasons);
 yk_err solve_pool_chain(struct size_pool *p, const struct solve_chain *chain, struct yk_diag *why);
 /* searches: how many of them this plan makes: sizes times sources. */
+/* Two sets of nodes on the source and another agent, for the latency of a graph with branches; the best of each other
+ * agent that is below what is known. */
+yk_err solve_pool_sets(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why);
 yk_err solve_pool_splits(struct pool *pool, struct size_pool *p, int32_t source, int32_t searches, struct yk_diag *why);
 /* Several pipelines of one source, if they are through earlier than any of them alone. */
 yk_err solve_pool_replicas(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why);
