@@ -362,26 +362,58 @@ struct po_best {
     struct po_line line;     /* the best single pipeline of them, or the last of the pipelines */
 };
 
-/* Every pipeline of distinct agents over consecutive nodes, for one source: into lines, at most `most` of them. */
+/* Every pipeline of distinct agents over consecutive nodes, for one source: into lines, at most `most` of them; with
+ * lines NULL only the best one, to *best, and then what its nodes alone make dearer is not gone into. */
 struct po_walk {
     const struct po *o;
     int32_t source;
     struct po_line *lines;
     int32_t n, most;
     struct po_line now;
+    struct po_best *best;
 };
 
-static inline void po_visit(struct po_walk *w, int32_t from)
+static inline void po_found(struct po_walk *w)
+{
+    double cost = po_cost(w->o, &w->now);
+    if (w->lines) {
+        assert_true(w->n < w->most);
+        w->lines[w->n++] = w->now;
+    }
+    if (cost < w->best->cost_ms) {
+        w->best->cost_ms = cost;
+        w->best->microbatch = w->o->m;
+        w->best->source = w->source;
+        w->best->n_lines = 1;
+        w->best->line = w->now;
+    }
+}
+
+/* Of the stages so far: their nodes' times and the busiest agent. */
+static inline bool po_hopeless(const struct po_walk *w, const int32_t *end, int32_t stages)
+{
+    double sum = 0, top = 0;
+    for (int32_t s = 0, i = 0; s < stages && !w->lines; s++) {
+        double ms = 0;
+        for (; i < end[s]; i++)
+            ms += w->o->ms[w->now.agent[s]][i];
+        sum += ms;
+        top = YK_MAX(top, ms);
+    }
+    return isnan(sum) || (sum + (double)(w->o->M - 1) * top) * (1 - 1e-9) > w->best->cost_ms;
+}
+
+static inline void po_visit(struct po_walk *w, int32_t *end, int32_t from)
 {
     const struct po *o = w->o;
     struct po_line *l = &w->now;
+    if (po_hopeless(w, end, l->n_stages))
+        return;
     if (from == o->g->n_nodes) {
         bool pinned =
             (o->q->pin_first && l->agent[0] != w->source) || (o->q->pin_last && l->agent[l->n_stages - 1] != w->source);
-        if (!pinned && po_price(o, l) && po_fits(o, l)) {
-            assert_true(w->n < w->most);
-            w->lines[w->n++] = *l;
-        }
+        if (!pinned && po_price(o, l) && po_fits(o, l))
+            po_found(w);
         return;
     }
     int32_t s = l->n_stages++;
@@ -392,7 +424,8 @@ static inline void po_visit(struct po_walk *w, int32_t from)
         l->agent[s] = a;
         for (int32_t to = from + 1; !taken && to <= o->g->n_nodes; to++) {
             l->stage_of[to - 1] = s;
-            po_visit(w, to);
+            end[s] = to;
+            po_visit(w, end, to);
         }
     }
     l->n_stages--;
@@ -435,10 +468,8 @@ static inline void po_visit_training(struct po_walk *w, int32_t *end, int32_t bl
         po_training_stages(t, o->g->n_nodes, end, blocks, l);
         bool pinned =
             (o->q->pin_first && l->agent[0] != w->source) || (o->q->pin_last && l->agent[l->n_stages - 1] != w->source);
-        if (!pinned && po_price(o, l) && po_fits(o, l)) {
-            assert_true(w->n < w->most);
-            w->lines[w->n++] = *l;
-        }
+        if (!pinned && po_price(o, l) && po_fits(o, l))
+            po_found(w);
         return;
     }
     for (int32_t a = 0; a < o->v->n_agents; a++) {
@@ -509,22 +540,16 @@ static inline void po_solve(const struct solve_request *q, const struct view *v,
         for (int32_t source = 0; source < v->n_agents; source++) {
             if (q->source >= 0 ? source != q->source : !v->agents[source].usable)
                 continue;
-            struct po_walk w = {.o = &o, .source = source, .lines = lines, .most = (int32_t)YK_COUNT(lines)};
+            bool several = q->replicas && !q->training && !q->pin_first && !q->pin_last;
+            struct po_walk w = {.o = &o, .source = source, .most = (int32_t)YK_COUNT(lines), .best = best};
+            w.lines = several ? lines : NULL;
             w.now.source = source;
             int32_t end[PO_STAGES];
             if (q->training)
                 po_visit_training(&w, end, 0, 0);
             else
-                po_visit(&w, 0);
-            for (int32_t i = 0; i < w.n; i++)
-                if (po_cost(&o, &lines[i]) < best->cost_ms) {
-                    best->cost_ms = po_cost(&o, &lines[i]);
-                    best->microbatch = o.m;
-                    best->source = source;
-                    best->n_lines = 1;
-                    best->line = lines[i];
-                }
-            if (q->replicas && !q->training && !q->pin_first && !q->pin_last) {
+                po_visit(&w, end, 0);
+            if (several) {
                 const struct po_line *chosen[PF_AGENTS + 1];
                 double cost = po_sets(&w, chosen, 0, 0, best->cost_ms);
                 if (cost < best->cost_ms) {

@@ -205,6 +205,122 @@ static void objective(enum what what)
                 seen.codecs > (int)n / 100 && (what != THROUGHPUT || seen.replicas > (int)n / 100));
 }
 
+/* ---- larger ones, a feature at a time ---- */
+
+enum feature { PLAIN, SKIPS, LIMITS, MEDIA, PINS, CODECS, MESSAGES, GAPS, UNEVEN, SIZES, REPLICAS, TRAINED, FEATURES };
+
+/* n nodes in a chain, half of them MatMul; with skips some Add read an older value too. */
+static struct graph *long_graph(struct yk_rng *r, int n, bool skips)
+{
+    static const int64_t widths[] = {64, 256, 1024};
+    struct graph *g = fx_open();
+    int32_t ids[32];
+    int64_t width[32];
+    char name[16], weight[16];
+    graph_sym(g, "N");
+    width[0] = widths[yk_rng_below(r, 3)];
+    ids[0] = fx_input(g, "x", DT_F32, (const int64_t[]){-1, width[0]}, 2);
+    for (int i = 0; i < n; i++) {
+        int other = -1;
+        snprintf(name, sizeof name, "v%d", i);
+        snprintf(weight, sizeof weight, "w%d", i);
+        for (int k = 0; skips && k < i; k++)
+            if (width[k] == width[i] && yk_rng_below(r, 2))
+                other = k;
+        width[i + 1] = width[i];
+        if (other >= 0) {
+            ids[i + 1] = fx_node(g, "Add", name, IDS(ids[i], ids[other]));
+        } else if (yk_rng_below(r, 2) || i == 0) {
+            width[i + 1] = widths[yk_rng_below(r, 3)];
+            int32_t w = fx_weight(g, weight, (const int64_t[]){width[i], width[i + 1]}, 2);
+            ids[i + 1] = fx_node(g, "MatMul", name, IDS(ids[i], w));
+        } else {
+            ids[i + 1] = fx_node(g, "Relu", name, IDS(ids[i]));
+        }
+    }
+    fx_output(g, ids[n]);
+    return g;
+}
+
+static void make_large(struct instance *i, uint64_t seed, enum feature f)
+{
+    struct yk_rng r;
+    yk_rng_seed(&r, seed);
+    memset(i, 0, sizeof *i);
+    bool small = f == REPLICAS || f == TRAINED || f == SIZES;
+    int32_t n_agents = small ? 4 : 4 + (int32_t)yk_rng_below(&r, 2);
+    int nodes = small ? 5 + (int)yk_rng_below(&r, 3) : n_agents == 5 ? 8 + (int)yk_rng_below(&r, 6) : 13;
+    struct solve_training none = {0};
+    i->g = long_graph(&r, nodes, f == SKIPS || (f == TRAINED && seed % 2));
+    if (f == TRAINED) {
+        struct grad_options options;
+        grad_options_init(&options);
+        options.loss = GRAD_MSE;
+        i->forward = i->g;
+        assert_int_equal(grad_build(i->forward, &options, &i->g, &i->info, NULL), YK_OK);
+        none = (struct solve_training){.of = i->info.of,
+            .n_forward = i->forward->n_nodes,
+            .first_loss = i->info.first_loss,
+            .first_backward = i->info.first_backward,
+            .state_bytes = 1};
+    }
+    i->training = none;
+    pf_init(&i->f);
+    for (int32_t a = 0; a < n_agents; a++) {
+        char name[16];
+        snprintf(name, sizeof name, "a%d", a);
+        struct view_agent *v = pf_agent(&i->f, name, 0.2 * (1 + 4 * yk_rng_unit(&r)), (int64_t)1 << 40);
+        if (f == LIMITS)
+            v->memory_bytes = 1000000 + (int64_t)yk_rng_below(&r, 8000000);
+        if (f == MESSAGES)
+            v->message_ms = yk_rng_unit(&r);
+        if (f == UNEVEN) {
+            v->slow_factor = 1 + yk_rng_unit(&r);
+            v->busy_frac = yk_rng_unit(&r) * 0.7;
+            v->usable = a == 0 || yk_rng_below(&r, 5) > 0;
+        }
+    }
+    if (f == UNEVEN)
+        rich_profiles(&i->f, i->g, &r);
+    double rate = pow(10, 6 + 3 * yk_rng_unit(&r));
+    for (int32_t a = -(int32_t)yk_rng_below(&r, 2); a < n_agents; a++)
+        for (int32_t b = 0; b < n_agents; b++) {
+            if (a == b || (f == GAPS && yk_rng_below(&r, 4) == 0))
+                continue;
+            struct view_link *l = pf_link(&i->f, a, b, rate * (1 + 9 * yk_rng_unit(&r)), yk_rng_unit(&r));
+            l->shared = f == MEDIA ? (int32_t)yk_rng_below(&r, 3) - 1 : -1;
+            l->cpu_ns_per_byte = f == CODECS ? yk_rng_unit(&r) : 0;
+        }
+    i->q = (struct solve_request){.graph = i->g,
+        .model = "m",
+        .job = f == TRAINED ? "train" : "batch",
+        .objective = SOLVE_THROUGHPUT,
+        .closed_form = true,
+        .batch = 2 + (int64_t)yk_rng_below(&r, 15),
+        .microbatch = f != SIZES,
+        .source = f == SIZES ? -1 : (int32_t)yk_rng_below(&r, 3),
+        .pin_first = f == PINS && seed % 2,
+        .pin_last = f == PINS && seed % 3,
+        .replicas = f == REPLICAS,
+        .codec_allowed = f == CODECS ? (seed % 2 ? int8_too : fp16_too) : NULL,
+        .training = f == TRAINED ? &i->training : NULL};
+}
+
+static void larger(void **state)
+{
+    (void)state;
+    struct seen seen = {0};
+    for (uint64_t seed = first_seed(), end = seed + YK_MAX(instances(300), (uint64_t)FEATURES); seed < end; seed++) {
+        struct instance i;
+        make_large(&i, seed, (enum feature)(seed % FEATURES));
+        compare(seed, &i, &seen);
+        done(&i);
+    }
+    print_message("%d plans, %d refused: %d split, %d replicas; the event model takes another in %d\n", seen.plans,
+        seen.refused, seen.split, seen.replicas, seen.by_step);
+    assert_true(seen.plans > seen.refused && seen.split > seen.plans / 4);
+}
+
 static void latency(void **state)
 {
     (void)state;
@@ -229,6 +345,7 @@ int main(void)
         cmocka_unit_test(latency),
         cmocka_unit_test(throughput),
         cmocka_unit_test(training),
+        cmocka_unit_test(larger),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
