@@ -17,6 +17,9 @@ double cost_now_ms(void)
 
 bool cost_out_of_time(const struct cost_model *m)
 {
+    int64_t *looks = m->req->looks;
+    if (looks)
+        return *looks <= 0 || --*looks == 0;
     return m->stop_ms > 0 && cost_now_ms() > m->stop_ms;
 }
 

@@ -35,6 +35,7 @@ struct solve_request {
     const char *const *forms;  /* a name per node that the job has fixed; NULL: choose */
     const struct solve_training *training; /* job "train"; else NULL */
     double budget_ms;                      /* of the search; anytime solvers stop there. 0: none */
+    int64_t *looks; /* instead of the clock: each look at it takes one, with none left the time is over; NULL */
 };
 
 /* The microbatch sizes that are looked at, SOLVE_SIZES at most. */

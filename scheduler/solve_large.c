@@ -291,7 +291,7 @@ yk_err solve_large(const struct solve_request *req, const struct view *view, str
     for (int32_t i = 0; i < req->graph->n_nodes; i++)
         forms[i] = form[i] >= 0 ? view->forms[form[i]] : req->forms ? req->forms[i] : NULL;
     q.forms = forms;
-    bool more = req->budget_ms > 0 && cost_now_ms() - start < req->budget_ms / 2;
+    bool more = req->looks ? *req->looks > 0 : req->budget_ms > 0 && cost_now_ms() - start < req->budget_ms / 2;
     struct solve_hints hints = {.chains = k->chains,
         .microbatch = k->microbatch,
         .n = uniform ? k->n : 0,
