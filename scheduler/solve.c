@@ -89,14 +89,11 @@ static yk_err search_size(struct pool *pool, struct size_pool *p, const struct s
                 return err;
             continue;
         }
-        for (int32_t i = 0; hints && i < hints->n && !err; i++)
+        for (int32_t i = 0; hints && i < hints->n; i++)
             if (hints->chains[i].source == source && hints->microbatch[i] == p->model.microbatch &&
-                hints->chains[i].n_stages > 1) {
-                err = solve_pool_chain(p, &hints->chains[i], why);
-                pool->least_ms = err ? pool->least_ms : YK_MIN(pool->least_ms, p->at[p->n - 1].cost_ms);
-            }
-        if (err)
-            return err;
+                hints->chains[i].n_stages > 1 && /* its agents may have no link where others of their kind have */
+                !solve_pool_chain(p, &hints->chains[i], NULL))
+                pool->least_ms = YK_MIN(pool->least_ms, p->at[p->n - 1].cost_ms);
         if (hints && (!hints->search || v->n_agents > SOLVE_DP_AGENTS))
             continue;
         double bound;
@@ -184,6 +181,22 @@ static yk_err check_deadline(const struct solve_request *req, const struct candi
         req->deadline_ms, ms, c->bottleneck);
 }
 
+/* Of the sizes that there was no time for, from first on: only their work is known. */
+static yk_err bound_rest(struct pool *pool, const struct solve_request *req, const struct view *v, const int32_t *form,
+    const int64_t *sizes, int32_t first, int32_t n_sizes, struct yk_diag *why)
+{
+    for (int32_t i = first; i < n_sizes; i++) {
+        struct cost_model m;
+        yk_err err = cost_init(&m, req, v, form, sizes[i], why);
+        if (err)
+            return err;
+        double bound = req->replicas ? solve_replicas_bound(&m) : INFINITY;
+        pool->bound_ms = YK_MIN(pool->bound_ms, YK_MIN(bound, solve_train_bound(&m)));
+        cost_fini(&m);
+    }
+    return YK_OK;
+}
+
 yk_err solve_search(const struct solve_request *req, const struct view *v, const struct solve_hints *hints,
     struct plan **out, struct yk_diag *why)
 {
@@ -210,8 +223,9 @@ yk_err solve_search(const struct solve_request *req, const struct view *v, const
         err = search_size(pool, p, req, hints, &reasons, why);
         reasons.len = i ? told : reasons.len;
         n += p->n;
-        if (n > 0 && cost_out_of_time(&p->model)) {
+        if (!err && n > 0 && cost_out_of_time(&p->model)) {
             stopped = true;
+            err = bound_rest(pool, req, v, form, sizes, i + 1, n_sizes, why);
             break;
         }
     }
@@ -247,7 +261,7 @@ yk_err solve_search(const struct solve_request *req, const struct view *v, const
         if (n_scored > SHOWN && !solve_pool_single(c) && !req->training &&
             c->cost_ms * (1 - 1 / (double)YK_MAX(c->count, (int64_t)1)) > least_step)
             continue;
-        if (single && cost_out_of_time(&pool->sizes[0].model)) {
+        if (single && n_scored >= SCORED && cost_out_of_time(&pool->sizes[0].model)) {
             stopped = true;
             break;
         }

@@ -39,7 +39,8 @@ static double alone_ms(const struct cost_model *m, int32_t source, int32_t agent
     return YK_MAX(ms, way);
 }
 
-static void choose(const struct cost_model *m, bool *chosen)
+/* So many of the agents that promise most: the first of them for what they cost alone. */
+static void choose(const struct cost_model *m, int32_t most, bool *chosen)
 {
     const struct view *v = m->view;
     double *cost = yk_xalloc(((size_t)v->n_agents + 1) * sizeof *cost);
@@ -47,7 +48,7 @@ static void choose(const struct cost_model *m, bool *chosen)
         chosen[m->req->source] = true;
     for (int32_t a = 0; a < v->n_agents; a++)
         cost[a] = alone_ms(m, m->req->source, a);
-    for (int32_t k = 0; k < FAST + ROOMY; k++) {
+    for (int32_t k = 0; k < most; k++) {
         int32_t best = -1;
         for (int32_t a = 0; a < v->n_agents; a++) {
             if (chosen[a] || !v->agents[a].usable || v->agents[a].memory_bytes <= 0)
@@ -266,15 +267,19 @@ yk_err solve_large(const struct solve_request *req, const struct view *view, str
             classes = NULL;
     }
     uniform = uniform && found && k->n > 0;
+    /* Where the source is free, an agent without a way to that of the kinds is of none, but may do it all alone. */
+    bool apart = false;
+    for (int32_t a = 0; a < view->n_agents && uniform && req->source < 0; a++)
+        apart = apart || (view->agents[a].usable && classes->of[a] < 0);
     double bound = found ? k->bound_ms : INFINITY, by_work = INFINITY, replicas = INFINITY;
-    for (int32_t i = 0; i < n_sizes && (!found || !uniform || req->replicas); i++) {
+    for (int32_t i = 0; i < n_sizes && (!found || !uniform || req->replicas || apart); i++) {
         struct cost_model m;
         if ((err = cost_init(&m, req, view, form, sizes[i], why)))
             goto out;
         by_work = YK_MIN(by_work, bound_of(&m));
         replicas = YK_MIN(replicas, solve_replicas_bound(&m));
-        if (i + 1 == n_sizes && !uniform)
-            choose(&m, chosen);
+        if (i + 1 == n_sizes && (!uniform || apart))
+            choose(&m, uniform ? FAST : FAST + ROOMY, chosen);
         cost_fini(&m);
     }
     bound = found ? (uniform ? bound : YK_MAX(bound, by_work)) : by_work;

@@ -1,7 +1,7 @@
-/* A search that is stopped has a bound that is never above the optimum and a plan that more time never makes worse; and
- * whatever is asked, no plan takes a byte more than an agent has, loses a node or has one twice. The clock is a number
- * of looks at it, so nothing depends on the machine. YOKE_SEED chooses the seeds, YOKE_FULL=1 runs twenty times as
- * many.
+/* A search that is stopped has a bound that is never above the optimum and a plan that more time never makes worse, by
+ * the closed form; and whatever is asked, no plan takes a byte more than an agent has, loses a node or has one twice.
+ * The clock is a number of looks at it, so nothing depends on the machine. YOKE_SEED chooses the seeds, YOKE_FULL=1
+ * runs twenty times as many.
  */
 #include "common/grad.h"
 #include "tests/unit/plan_oracle.h"
@@ -20,19 +20,20 @@ static uint64_t instances(uint64_t full)
 
 /* ---- anytime ---- */
 
-static struct plan *with_looks(struct solve_request *q, const struct view *v, int64_t looks, uint64_t seed)
+static struct plan *with_looks(
+    const struct solver *solver, struct solve_request *q, const struct view *v, int64_t looks, uint64_t seed)
 {
     struct plan *p = NULL;
     struct yk_diag why = {0};
     q->looks = &looks;
-    yk_err err = solve_plan(q, v, &p, &why);
+    yk_err err = solver->solve(q, v, &p, &why);
     q->looks = NULL;
     if (err && err != YK_INFEASIBLE)
         fail_msg("YOKE_SEED=%llu: %s", (unsigned long long)seed, why.text);
     return p;
 }
 
-static void anytime_one(uint64_t seed, bool closed_form, int *better)
+static void anytime_one(uint64_t seed, const struct solver *solver, bool closed_form, int *better)
 {
     static const int64_t looks[] = {1, 2, 3, 5, 8, 13, 30, 100, 1000, INT64_MAX};
     struct yk_rng r;
@@ -53,7 +54,7 @@ static void anytime_one(uint64_t seed, bool closed_form, int *better)
         .replicas = yk_rng_below(&r, 2)};
     yk_err err = solve_plan(&q, &f.view, &best, &why);
     for (size_t i = 0; i < YK_COUNT(looks); i++) {
-        struct plan *p = with_looks(&q, &f.view, looks[i], seed);
+        struct plan *p = with_looks(solver, &q, &f.view, looks[i], seed);
         if (!p && before)
             fail_msg("YOKE_SEED=%llu: with %lld looks there is no plan any more", (unsigned long long)seed,
                 (long long)looks[i]);
@@ -65,16 +66,17 @@ static void anytime_one(uint64_t seed, bool closed_form, int *better)
                 (long long)looks[i], p->bound_ms, best->cost_ms);
         double now = p ? (closed_form ? p->cost_ms : p->step_ms) : 0;
         double then = before ? (closed_form ? before->cost_ms : before->step_ms) : INFINITY;
-        if (p && now > then * (1 + 1e-9))
-            fail_msg("YOKE_SEED=%llu: %lld looks: %.15g ms, with fewer %.15g ms\n%s\n%s", (unsigned long long)seed,
-                (long long)looks[i], now, then, p->explanation, before->explanation);
+        /* The event model chooses among the best few of the closed form: with more time those may be others. */
+        if (p && now > then * (closed_form ? 1 + 1e-9 : 1.1))
+            fail_msg("YOKE_SEED=%llu: %s: %lld looks: %.15g ms, with fewer %.15g ms\n%s", (unsigned long long)seed,
+                solver->name, (long long)looks[i], now, then, p->explanation);
         *better += p && before && now < then * (1 - 1e-9);
         if (p) {
             plan_free(before);
             before = p;
         }
     }
-    if (best && (!before || fabs(before->cost_ms - best->cost_ms) > 1e-9 * best->cost_ms))
+    if (solver == solvers[0] && best && (!before || fabs(before->cost_ms - best->cost_ms) > 1e-9 * best->cost_ms))
         fail_msg("YOKE_SEED=%llu: all looks do not give the plan of no limit", (unsigned long long)seed);
     plan_free(before);
     plan_free(best);
@@ -87,7 +89,8 @@ static void anytime(void **state)
     (void)state;
     int better = 0;
     for (uint64_t i = 0; i < instances(2000); i++)
-        anytime_one(first_seed() + i, i % 2, &better);
+        anytime_one(first_seed() + i, (first_seed() + i) % 4 < 3 ? solvers[0] : solver_find("kinds"),
+            (first_seed() + i) / 4 % 2, &better);
     print_message("more looks were better %d times\n", better);
     assert_true(better > 0);
 }
