@@ -186,6 +186,8 @@ static void put_run(void *arg)
     struct put *p = arg;
     char got[HASH_HEX_SIZE], key[sizeof PREFIX + HASH_HEX_SIZE] = PREFIX;
     hash_hex(p->buf, p->len, got);
+    if (!p->hex[0])
+        memcpy(p->hex, got, sizeof got);
     if (strcmp(got, p->hex) != 0) {
         p->err =
             yk_fail(&p->why, YK_FORMAT, "blob %.12s arrived with other content (its SHA-256 is %.12s)", p->hex, got);
@@ -225,7 +227,8 @@ void cache_put(struct cache *c, const char *hex, void *buf, size_t len,
 {
     struct put *p = yk_xalloc(sizeof *p);
     p->cache = c;
-    memcpy(p->hex, hex, HASH_HEX_SIZE);
+    if (hex)
+        memcpy(p->hex, hex, HASH_HEX_SIZE);
     p->buf = buf;
     p->len = len;
     p->done = done;

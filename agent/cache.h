@@ -24,8 +24,8 @@ void cache_release(struct cache *c, struct cache_entry *e);
 const void *cache_data(const struct cache_entry *e); /* aligned 64 */
 size_t cache_len(const struct cache_entry *e);
 
-/* Takes buf (from yk_try_aligned) always. done comes once on the loop; on YK_OK the entry has one user, the caller.
- * Errors: YK_FORMAT if the content is not what the name says. */
+/* Takes buf (from yk_try_aligned) always; hex NULL: under whatever name its content has. done comes once on the loop;
+ * on YK_OK the entry has one user, the caller. Errors: YK_FORMAT if the content is not what the name says. */
 void cache_put(struct cache *c, const char *hex, void *buf, size_t len,
     void (*done)(void *arg, yk_err err, const char *why, struct cache_entry *e), void *arg);
 

@@ -191,6 +191,10 @@ static int64_t term_of(const struct wire_msg *m)
         return m->as.cancel.term;
     case WIRE_TYPE_norm:
         return m->as.norm.term;
+    case WIRE_TYPE_halt:
+        return m->as.halt.term;
+    case WIRE_TYPE_keep:
+        return m->as.keep.term;
     default:
         return -1;
     }
@@ -247,6 +251,16 @@ static void command(struct agent *a, struct wire_msg *m)
         p = pipeline_find(a, m->as.norm.generation);
         if (p)
             training_norm(p, &m->as.norm);
+        break;
+    case WIRE_TYPE_halt:
+        p = pipeline_find(a, m->as.halt.generation);
+        if (p)
+            source_halt(p);
+        break;
+    case WIRE_TYPE_keep:
+        p = pipeline_find(a, m->as.keep.generation);
+        if (p)
+            training_keep(p, &m->as.keep);
         break;
     default:
         break; /* a newer minor's, or nothing for us */

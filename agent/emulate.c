@@ -30,9 +30,23 @@ static yk_err parse_link(const struct json *link, struct agent_emulate *e, struc
     return err;
 }
 
+static yk_err parse_throttle(const struct json *t, struct agent_emulate *e, struct yk_diag *why)
+{
+    static const char *const known[] = {"after_s", "over_s", "factor", NULL};
+    if (json_kind(t) != JSON_OBJECT)
+        return yk_fail(why, YK_INVAL, "throttle is an object");
+    yk_err err = json_only(t, known, why);
+    if (!err)
+        err = json_get_f64(t, "after_s", false, 0, 1e6, &e->after_s, why);
+    if (!err)
+        err = json_get_f64(t, "over_s", false, 0, 1e6, &e->over_s, why);
+    return err ? err : json_get_f64(t, "factor", true, 1, 1000, &e->factor, why);
+}
+
 static yk_err parse_device(const struct json *j, struct agent_emulate *e, struct yk_diag *why)
 {
-    static const char *const known[] = {"gflops", "stage_ms", "memory_bytes", "link", "heat", "battery", NULL};
+    static const char *const known[] = {
+        "gflops", "stage_ms", "memory_bytes", "link", "heat", "battery", "throttle", NULL};
     static const char *const heats[] = {"nominal", "fair", "serious", "critical"};
     const char *heat = NULL;
     yk_err err;
@@ -54,7 +68,9 @@ static yk_err parse_device(const struct json *j, struct agent_emulate *e, struct
             return yk_fail(why, YK_INVAL, "heat is nominal, fair, serious or critical, not \"%s\"", heat);
         snprintf(e->heat, sizeof e->heat, "%s", heat);
     }
-    const struct json *link = json_find(j, "link");
+    const struct json *link = json_find(j, "link"), *throttle = json_find(j, "throttle");
+    if (throttle && (err = parse_throttle(throttle, e, why)))
+        return err;
     return link ? parse_link(link, e, why) : YK_OK;
 }
 
@@ -107,4 +123,12 @@ int64_t emulate_rx_delay_us(const struct agent_emulate *e, struct emulate_link *
 double emulate_compute_ms(const struct agent_emulate *e, double flops)
 {
     return e->gflops > 0 ? flops / e->gflops * 1e-6 : e->stage_ms;
+}
+
+double emulate_throttle(const struct agent_emulate *e, double seconds)
+{
+    if (e->factor <= 1 || seconds <= e->after_s)
+        return 1;
+    double part = e->over_s > 0 ? YK_MIN((seconds - e->after_s) / e->over_s, 1.0) : 1;
+    return 1 + part * (e->factor - 1);
 }

@@ -1,6 +1,7 @@
 /* Makes an agent behave as another device in real time while it computes real numbers: it only ever slows down.
  * JSON, all optional: gflops or stage_ms, memory_bytes, link.{bytes_per_s, up_latency_ms, down_latency_ms, duplex},
- * heat, battery. Unknown keys are refused. */
+ * heat, battery, throttle.{after_s, over_s, factor} (from after_s on it gets slower over over_s, until it takes factor
+ * times as long; whatever it declares). Unknown keys are refused. */
 #ifndef YK_EMULATE_H
 #define YK_EMULATE_H
 
@@ -13,8 +14,9 @@ struct agent_emulate {
     double bytes_per_s;   /* of the link, all peers together; 0: not slowed */
     double up_latency_ms, down_latency_ms;
     bool half_duplex;
-    char heat[16];       /* "": not emulated */
-    double battery_frac; /* NaN: not emulated */
+    char heat[16];                  /* "": not emulated */
+    double battery_frac;            /* NaN: not emulated */
+    double after_s, over_s, factor; /* of throttling; factor 0: none */
 };
 
 yk_err emulate_parse(const char *text, size_t len, struct agent_emulate *out, struct yk_diag *why);
@@ -29,5 +31,7 @@ int64_t emulate_tx_delay_us(const struct agent_emulate *e, struct emulate_link *
 int64_t emulate_rx_delay_us(const struct agent_emulate *e, struct emulate_link *l, int64_t now_us, int64_t bytes);
 /* How long a microbatch of this many FLOPs takes on the device, or 0. */
 double emulate_compute_ms(const struct agent_emulate *e, double flops);
+/* What throttling makes of a time, so long after the device began. */
+double emulate_throttle(const struct agent_emulate *e, double seconds);
 
 #endif

@@ -221,10 +221,20 @@ static void need_weight(void *arg, const struct value *value)
     memcpy(b->hex, hex, sizeof hex);
 }
 
+/* A training goes on from another content of it than the graph's. */
+static bool is_kept(const struct pipeline *p, int32_t v)
+{
+    for (size_t i = 0; i < p->load->training.kept.n; i++)
+        if (p->load->training.kept.at[i].value == v && p->load->training.kept.at[i].slot < 0)
+            return true;
+    return false;
+}
+
 static void need_value(void *arg, int32_t v)
 {
     struct need *n = arg;
-    need_weight(arg, &n->p->graph->values[v]);
+    if (!is_kept(n->p, v))
+        need_weight(arg, &n->p->graph->values[v]);
 }
 
 static void prepare(struct pipeline *p);
@@ -551,6 +561,11 @@ static void prepare(struct pipeline *p)
         const struct value *value = &p->graph->values[v];
         if (value->kind == VALUE_WEIGHT && !value->data)
             p->weight[v] = blob_data(p, value);
+    }
+    for (size_t i = 0; p->training && i < p->training->n_kept; i++) {
+        const struct load_kept *k = &p->training->kept[i];
+        if (k->slot < 0 && k->entry && (int64_t)cache_len(k->entry) == p->graph->values[k->value].bytes)
+            p->weight[k->value] = cache_data(k->entry);
     }
     p->busy++;
     worker_post(p->agent->runner_thread, prepare_run, prepare_done, p);

@@ -14,7 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SENSOR_US 5000000
 #define LEAVE_US 200000 /* for the leave message to get out */
 
 enum { EXIT_DONE, EXIT_FAILED, EXIT_USAGE };
@@ -22,7 +21,7 @@ enum { EXIT_DONE, EXIT_FAILED, EXIT_USAGE };
 struct options {
     char *scheduler, *listen, *state, *name, *backend, *emulate, *sensor_file;
     int class_name;
-    int64_t memory_bytes, threads, backend_timeout_ms, backend_check_every;
+    int64_t memory_bytes, threads, backend_timeout_ms, backend_check_every, sensor_ms;
     struct conf_strs data_roots;
 };
 
@@ -61,6 +60,8 @@ static const struct conf_key keys[] = {
         offsetof(struct options, emulate), NULL, "FILE"},
     {"sensor-file", CONF_STR, NULL, 0, 0, "Read heat, battery and memory from this JSON file instead of the machine.",
         offsetof(struct options, sensor_file), NULL, "FILE"},
+    {"sensor-ms", CONF_DURATION_MS, "5000", 50, 3600000, "How often heat, battery and memory are read.",
+        offsetof(struct options, sensor_ms), NULL, NULL},
 };
 
 static const struct conf_table table = {.program = "yoke-agent",
@@ -72,6 +73,7 @@ struct program {
     struct net *net;
     struct agent *agent;
     struct sensor *sensor;
+    int64_t sensor_ms;
     bool sensor_failed, leaving;
 };
 
@@ -87,7 +89,7 @@ static void on_sensor(void *arg)
         log_warn("sensors: %s", why.text);
     p->sensor_failed = failed;
     agent_push_sensor(p->agent, &s);
-    net_timer(p->net, SENSOR_US, on_sensor, p);
+    net_timer(p->net, p->sensor_ms * 1000, on_sensor, p);
 }
 
 static void on_state(void *arg, enum agent_state state, const char *text)
@@ -177,6 +179,7 @@ static int run(const struct options *o)
     const char **roots = yk_xalloc(((size_t)o->data_roots.n + 1) * sizeof *roots);
     for (int i = 0; i < o->data_roots.n; i++)
         roots[i] = o->data_roots.at[i];
+    p.sensor_ms = o->sensor_ms;
     err = net_nng_open(&p.net, &why);
     if (!err)
         err = open_storage(o, &storage, &why);

@@ -29,14 +29,14 @@ struct runner {
     double target_ms;          /* of the emulated device; 0: none */
     int64_t paced_us;          /* when the emulated device ended its last run */
     struct net_timer *pad;
-    int64_t busy_us, since_us;
+    int64_t busy_us, since_us, opened_us;
     int64_t idle_us; /* when the last run ended */
 };
 
 void runner_open(struct agent *a)
 {
     a->runner = yk_xalloc(sizeof *a->runner);
-    a->runner->since_us = net_now_us(a->net);
+    a->runner->since_us = a->runner->opened_us = net_now_us(a->net);
     a->runner->paced_us = a->runner->since_us - 2 * JOINED_US;
 }
 
@@ -299,6 +299,8 @@ static void start(struct agent *a, struct stage *s, int stage_at, int64_t microb
     r->why.text[0] = 0;
     r->began_us = net_now_us(a->net);
     r->target_ms = a->emulate && at->flops ? emulate_compute_ms(a->emulate, at->flops[stage_at]) : 0;
+    if (r->target_ms > 0)
+        r->target_ms *= emulate_throttle(a->emulate, (double)(r->began_us - r->opened_us) / 1e6);
     if (s->idle_since_us)
         s->wait_ms += (double)(r->began_us - s->idle_since_us) / 1e3;
     s->running = true;

@@ -89,6 +89,21 @@ void source_stop(struct pipeline *p, yk_err err, const char *why)
     source_kick(p);
 }
 
+void source_halt(struct pipeline *p)
+{
+    struct source_run *r = p->run;
+    if (!r || r->over || !p->training)
+        return;
+    struct wire_halted w = {.generation = p->generation, .step = r->w->step};
+    if (r->open) {
+        w.step = (r->at + r->per_step - 1) / r->per_step; /* what is begun is ended */
+        r->halt = YK_MIN(r->halt, w.step * r->per_step);
+    } else {
+        r->halt = 0;
+    }
+    control_send(p->agent, WIRE_TYPE_halted, &w);
+}
+
 void source_abort(struct pipeline *p)
 {
     struct source_run *r = p->run;
@@ -284,6 +299,7 @@ void source_start(struct pipeline *p, struct wire_msg *msg)
     r->w = &r->msg.as.run;
     r->data = data;
     r->began_us = net_now_us(a->net);
+    r->halt = INT64_MAX;
     r->n_flights = p->source.depth;
     r->flights = yk_xalloc(((size_t)r->n_flights + 1) * sizeof *r->flights);
     for (int64_t i = 0; i <= r->n_flights; i++)
@@ -433,7 +449,7 @@ static void feed(struct pipeline *p)
         while (r->at < r->microbatches && is_left_out(r, f))
             r->at++;
         struct out_slot *slot = free_slot(p);
-        if (r->at == r->microbatches || !slot)
+        if (r->at == r->microbatches || r->at >= r->halt || !slot)
             return;
         f->microbatch = r->at++;
         int64_t count = p->batch_sym < 0 ? p->full : f->count;

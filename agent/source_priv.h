@@ -45,6 +45,7 @@ struct source_run {
     int64_t at;                    /* next microbatch to look at */
     int64_t per_step, steps;       /* of a training: microbatches of a full batch (numbers of those that a smaller one
                                       lacks are left out), and steps in all */
+    int64_t halt;                  /* of a training: microbatches from this one on are not begun */
     struct step_sum *sums;         /* n_flights + 1 of them */
     int64_t summed_us;             /* when the last step was through */
     int flying;

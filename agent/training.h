@@ -23,7 +23,8 @@ struct pipeline_training {
     size_t n_kept;
     struct train_unit *units;
     int n_units;
-    bool sending; /* a part of a set */
+    bool sending, keeping;        /* a part of a set; its tensors into the cache, before that */
+    int64_t keep_step, kept_step; /* behind it a set is wanted whose tensors stay here; they do */
 };
 
 /* Io thread, with the graph: checks what load says of it. */
@@ -52,7 +53,8 @@ void training_norm(struct pipeline *p, const struct wire_norm *w);
 /* The edges of sums: what each unit sends and takes at the end of a step. Errors: YK_INVAL where they do not bring all
  * gradients of a weight to a unit that uses it. */
 yk_err training_shared_open(struct pipeline *p, struct yk_diag *why);
-void training_wake(struct half *h);      /* something that the end of its step may wait for has come or gone */
+void training_wake(struct half *h); /* something that the end of its step may wait for has come or gone */
+void training_keep(struct pipeline *p, const struct wire_keep *w);
 void training_retry(struct pipeline *p); /* a connection to yoked is back */
 
 #endif

@@ -69,10 +69,7 @@ static void move_done(void *arg)
     u->step++;
     if (u->err && p->state == PIPELINE_READY)
         pipeline_fail(p, u->first->index, "", u->err, "step %lld: %s", (long long)u->step - 1, u->why.text);
-    if (p->state == PIPELINE_READY && (u->step % p->training->save_every == 0 || u->step == u->steps)) {
-        u->held = true;
-        training_save(p);
-    }
+    training_maybe_hold(u);
     pipeline_release(p);
     runner_kick(p->agent);
 }

@@ -70,6 +70,9 @@ double training_rate(const struct train_config *c, int64_t step, int64_t steps);
 
 /* training_save.c: sends what all units here hold behind their step, once all have come that far. */
 void training_save(struct pipeline *p);
+/* Behind a step: holds what the unit has for a set, if one is due, and sends it when all units here have come as far.
+ */
+void training_maybe_hold(struct train_unit *u);
 
 /* training_end.c: all microbatches of the unit's step are through. */
 void training_end(struct train_unit *u);

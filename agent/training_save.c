@@ -5,6 +5,81 @@
 #include "agent/blob.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+/* ---- into the weight cache ---- */
+
+/* One tensor after the other, so that no more than one is in memory twice. */
+struct keeping {
+    struct pipeline *p;
+    int unit;
+    int32_t tensor;
+    const float *states; /* of the unit, from the next one on */
+};
+
+static void keep_next(struct keeping *k);
+
+static void on_kept(void *arg, yk_err err, const char *why, struct cache_entry *e)
+{
+    struct keeping *k = arg;
+    if (err)
+        log_debug("a tensor of the set does not stay in the cache: %s", why);
+    else
+        cache_release(k->p->agent->cache, e);
+    keep_next(k);
+}
+
+/* The next tensor that has bytes; NULL when there is none. */
+static const void *find_next(struct keeping *k, int64_t *bytes)
+{
+    struct pipeline_training *t = k->p->training;
+    for (; k->unit < t->n_units; k->unit++, k->tensor = 0, k->states = NULL) {
+        int32_t n;
+        const struct trainer_tensor *all = trainer_tensors(t->units[k->unit].trainer, &n);
+        if (!k->states)
+            k->states = t->units[k->unit].states;
+        while (k->tensor < n) {
+            const struct trainer_tensor *x = &all[k->tensor++];
+            const void *data = x->kind == TRAINER_STATE ? k->states : x->data;
+            *bytes = shape_bytes(&x->shape);
+            if (x->kind == TRAINER_STATE)
+                k->states += shape_count(&x->shape);
+            if (*bytes > 0)
+                return data;
+        }
+    }
+    return NULL;
+}
+
+static void keep_next(struct keeping *k)
+{
+    struct pipeline *p = k->p;
+    int64_t bytes = 0;
+    const void *data = p->state == PIPELINE_READY ? find_next(k, &bytes) : NULL;
+    void *copy = data ? yk_try_aligned((size_t)bytes + 1) : NULL;
+    if (copy) {
+        memcpy(copy, data, (size_t)bytes);
+        cache_put(p->agent->cache, NULL, copy, (size_t)bytes, on_kept, k);
+        return;
+    }
+    free(k);
+    p->training->keeping = false;
+    p->training->kept_step = p->training->keep_step;
+    if (p->state == PIPELINE_READY)
+        training_save(p);
+    pipeline_release(p);
+}
+
+static void keep_all(struct pipeline *p)
+{
+    struct keeping *k = yk_xalloc(sizeof *k);
+    *k = (struct keeping){.p = p};
+    p->training->keeping = true;
+    p->busy++;
+    keep_next(k);
+}
+
+/* ---- sending ---- */
 
 struct sending_part {
     struct pipeline *p;
@@ -37,13 +112,17 @@ void training_save(struct pipeline *p)
     struct pipeline_training *t = p->training;
     int32_t n_all = 0, n;
     int n_iov = 0;
-    if (t->sending)
+    if (t->sending || t->keeping)
         return;
     for (int i = 0; i < t->n_units; i++) {
         if (!t->units[i].held || t->units[i].step != t->units[0].step)
             return;
         trainer_tensors(t->units[i].trainer, &n);
         n_all += n;
+    }
+    if (t->keep_step > 0 && t->units[0].step == t->keep_step && t->kept_step != t->keep_step) {
+        keep_all(p);
+        return;
     }
     static const uint8_t padding[MEMPLAN_ALIGN];
     struct sending_part *m = yk_xalloc(sizeof *m);
@@ -87,5 +166,37 @@ void training_save(struct pipeline *p)
 void training_retry(struct pipeline *p)
 {
     if (p->training && p->state == PIPELINE_READY && p->training->n_units)
+        training_save(p);
+}
+
+/* ---- when ---- */
+
+void training_maybe_hold(struct train_unit *u)
+{
+    struct pipeline *p = u->p;
+    const struct pipeline_training *t = p->training;
+    if (p->state != PIPELINE_READY || (u->step % t->save_every != 0 && u->step != u->steps && u->step != t->keep_step))
+        return;
+    u->held = true;
+    training_save(p);
+}
+
+void training_keep(struct pipeline *p, const struct wire_keep *w)
+{
+    struct pipeline_training *t = p->training;
+    if (!t || p->state != PIPELINE_READY)
+        return;
+    if (w->every > 0)
+        t->save_every = w->every;
+    if (w->step <= t->step) /* nothing has moved since this began */
+        return;
+    t->keep_step = w->step;
+    bool there = false;
+    for (int i = 0; i < t->n_units; i++) {
+        struct train_unit *u = &t->units[i];
+        if (u->step == w->step && !u->ending)
+            there = u->held = true;
+    }
+    if (there)
         training_save(p);
 }

@@ -19,6 +19,7 @@ struct plan_stage {
     int32_t n_nodes;         /* ranges */
     int64_t memory_bytes;    /* derived */
     double predicted_ms;     /* derived: compute of one microbatch */
+    double slow_factor;      /* derived, not in JSON: of the agent, in predicted_ms; 0 unknown */
 };
 struct plan_pipeline {
     double share;  /* of the microbatches; the shares of a plan add up to 1 */

@@ -209,6 +209,13 @@
 #define WIRE_norm(F) F(I64, term, _) F(I64, generation, _) F(I64, step, _) F(F64, norm, _)
 /* agent -> yoked, head of a data stream on the blob connection: what it holds behind `step` steps. */
 #define WIRE_part(F) F(I64, generation, _) F(STR, job, _) F(I64, step, _) F(LIST, kept, kept) F(I64, bytes, _)
+/* yoked -> source of a training: begin no other step. It answers with the one that it will not begin, behind which all
+ * stages come to rest. */
+#define WIRE_halt(F) F(I64, term, _) F(I64, generation, _)
+#define WIRE_halted(F) F(I64, generation, _) F(I64, step, _)
+/* yoked -> stages of a training: a set behind `step` steps too, whose tensors stay in the weight cache as they are
+ * likely to be wanted here again (0: none); and one every `every` steps from now on (0: as it was). */
+#define WIRE_keep(F) F(I64, term, _) F(I64, generation, _) F(I64, step, _) F(I64, every, _)
 #define WIRE_run_done(F) F(I64, generation, _) F(STR, job, _) F(STR, error, _) F(STR, text, _) F(F64, ms, _)
 #define WIRE_cancel(F) F(I64, term, _) F(I64, generation, _) F(STR, job, _)
 /* agent -> yoked, at most twice a second per stage: what was measured since the last one. */
@@ -246,6 +253,7 @@
     M(10, probe) M(11, probe_result) M(12, expect) M(13, profile) M(14, profile_result) \
     M(20, load) M(21, loaded) M(22, unload) M(23, run) M(24, run_started) M(25, result) M(26, run_done) M(27, cancel) \
     M(28, stage_stats) M(29, stage_failed) M(30, leave) M(31, step) M(32, norms) M(33, norm) M(34, part) M(35, spans) \
+    M(36, halt) M(37, halted) M(38, keep) \
     M(40, blob_get) M(41, blob) M(42, blob_refused) M(43, microbatch) M(44, credit) \
     M(50, probe_start) M(51, probe_data) M(52, probe_sum)
 

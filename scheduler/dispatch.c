@@ -46,6 +46,14 @@ struct generation_agent *sched_member(struct generation *g, const char *agent)
     return NULL;
 }
 
+int sched_stage_agents(const struct generation *g)
+{
+    int n = 0;
+    for (int i = 0; i < g->n_agents; i++)
+        n += g->agents[i].has_stage;
+    return n;
+}
+
 /* A result with outputs. It comes over another connection than run_started and may be here first: then it waits. */
 struct output {
     struct sched *sched;
@@ -84,7 +92,6 @@ static void generation_free(struct generation *g)
 {
     drop_early(g);
     plan_free(g->plan);
-    free(g->took);
     free(g->norms.sums);
     free(g);
 }
@@ -155,7 +162,7 @@ void dispatch_fini(struct sched *s)
     dispatch_sweep(s, true);
 }
 
-void dispatch_agent_lost(struct sched *s, struct fleet_agent *a)
+void dispatch_agent_lost(struct sched *s, struct fleet_agent *a, const char *reason)
 {
     for (struct generation *g = s->generations; g;) {
         if (!sched_member(g, a->id)) {
@@ -165,6 +172,8 @@ void dispatch_agent_lost(struct sched *s, struct fleet_agent *a)
         struct job *j = g->job;
         char why[128];
         snprintf(why, sizeof why, "agent %s went away", a->name);
+        jobs_review_left(j, a->id);
+        jobs_event(s, j->id, "lost", "agent %s went away: %s", a->name, reason);
         jobs_lost(s, j, why);
         g = s->generations; /* the list has changed */
     }
@@ -269,6 +278,7 @@ static void start_running(struct sched *s, struct job *j)
     j->run_first_us = j->run_last_us = 0;
     j->run_count = j->run_first_count = 0;
     jobs_move(s, j, JOB_RUNNING, "stages are loaded");
+    jobs_review_began(s, j);
     run_all(s, j);
 }
 
@@ -299,6 +309,7 @@ static void on_loaded(struct sched *s, struct fleet_agent *a, struct generation 
         return;
     member_->loaded = true;
     g->n_loaded++;
+    j->life.fetched_bytes += m->fetched_bytes;
     jobs_event(s, j->id, "loaded", "%s holds its stages: %.1f MB, %.0f ms, %.1f MB fetched", a->name,
         (double)m->memory_bytes / 1e6, m->ms, (double)m->fetched_bytes / 1e6);
     start_running(s, j);
@@ -421,44 +432,6 @@ static void take_result(
         jobs_finish(s, j);
 }
 
-static void on_stats(struct sched *s, struct fleet_agent *a, struct generation *g, const struct wire_stage_stats *m)
-{
-    const struct plan_pipeline *line = &g->plan->pipelines[g->pipeline];
-    if (m->stage < 0 || m->stage >= line->n_stages || m->microbatches <= 0 || !(m->compute_ms >= 0))
-        return;
-    struct store_stage_time row = {.job = g->job ? g->job->id : g->job_id,
-        .plan = g->plan_id,
-        .pipeline = g->pipeline,
-        .stage = m->stage,
-        .microbatches = m->microbatches,
-        .sent_bytes = m->sent_bytes,
-        .nonfinite = m->nonfinite,
-        .late = m->late,
-        .agent = a->name,
-        .class_name = a->class_name,
-        .compute_ms = m->compute_ms,
-        .wait_ms = m->wait_ms,
-        .send_ms = m->send_ms,
-        .codec_error = m->codec_error};
-    store_put_stage_time(s->store, &row);
-    if (g->job && m->codec_error > g->job->codec_error)
-        g->job->codec_error = m->codec_error;
-    else if (!g->job && m->codec_error > g->codec_error)
-        jobs_event(s, g->job_id, "codec", "relative RMS error of the codec %.2g", m->codec_error);
-    g->codec_error = YK_MAX(g->codec_error, m->codec_error);
-    /* In-job timing beats the profile: what stages take corrects the agent's next predictions. */
-    g->took[m->stage].compute_ms += m->compute_ms;
-    g->took[m->stage].microbatches += m->microbatches;
-    double predicted = line->stages[m->stage].predicted_ms;
-    if (g->took[m->stage].microbatches >= 8 && predicted > 0) {
-        double ratio = g->took[m->stage].compute_ms / (double)g->took[m->stage].microbatches / predicted;
-        double factor = YK_MAX(0.5, YK_MIN(20.0, g->took[m->stage].slow_factor * ratio));
-        a->slow_factor += 0.2 * (factor - a->slow_factor);
-        g->took[m->stage].compute_ms = 0;
-        g->took[m->stage].microbatches = 0;
-    }
-}
-
 /* An agent that was away for a moment still holds what was given up meanwhile. */
 static void on_ping(struct sched *s, struct fleet_agent *a, const struct wire_ping *w)
 {
@@ -500,6 +473,11 @@ yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg
         if (g && g->job && g->job->training && sched_member(g, a->id))
             jobs_train_norms(s, g, a, &msg->as.norms);
         return YK_OK;
+    case WIRE_TYPE_halted:
+        g = find(s, msg->as.halted.generation);
+        if (g && g->job && g->job->training && strcmp(g->source, a->id) == 0)
+            jobs_halted(s, g, msg->as.halted.step);
+        return YK_OK;
     case WIRE_TYPE_run_done:
         g = find(s, msg->as.run_done.generation);
         if (g && g->job->state == JOB_RUNNING && strcmp(g->source, a->id) == 0)
@@ -510,7 +488,7 @@ yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg
         if (!g)
             g = find_in(s->ended, msg->as.stage_stats.generation);
         if (g && sched_member(g, a->id))
-            on_stats(s, a, g, &msg->as.stage_stats);
+            dispatch_stats(s, a, g, &msg->as.stage_stats);
         return YK_OK;
     case WIRE_TYPE_spans:
         g = find(s, msg->as.spans.generation);
@@ -587,7 +565,7 @@ yk_err dispatch_stream(void *sched, struct fleet_agent *a, struct wire_msg *head
     if (head->type == WIRE_TYPE_part) {
         struct generation *of = find(s, head->as.part.generation);
         bool right = of && of->job && of->job->training && sched_member(of, a->id);
-        return jobs_train_part(s, right ? of : NULL, a, head, sink);
+        return jobs_sets_part(s, right ? of : NULL, a, head, sink);
     }
     if (head->type != WIRE_TYPE_result)
         return YK_STATE;

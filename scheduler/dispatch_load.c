@@ -74,7 +74,7 @@ static yk_err send_load(const struct loading *l, struct fleet_agent *a)
         .timeout_ms = job_state_deadline_ms(JOB_LOADING)};
     char *config = l->g->job->training ? training_config_text(&l->g->job->training->config) : NULL;
     if (config)
-        jobs_train_load(l->g->job, config, l->g->plan->step_ms, &load.training);
+        jobs_train_load(l->g->job, config, &load.training);
     load.sizes.at = sizes;
     load.sizes.n = (size_t)graph->n_syms;
     load.stages.at = stages;
@@ -202,7 +202,6 @@ static yk_err load_pipeline(struct sched *s, struct generation *g, struct yk_dia
     l.source = fleet_find(s->fleet, g->plan->source ? g->plan->source : "");
     l.stage_agent = yk_xalloc(((size_t)l.line->n_stages + 1) * sizeof *l.stage_agent);
     l.stage_of = yk_xalloc(((size_t)g->model->graph->n_nodes + 1) * sizeof *l.stage_of);
-    g->took = yk_xalloc(((size_t)l.line->n_stages + 1) * sizeof *g->took);
     yk_err err = YK_OK;
     if (!l.source || l.source->state != FLEET_ALIVE)
         err = yk_fail(why, YK_CLOSED, "source %s is away", g->plan->source ? g->plan->source : "?");
@@ -219,10 +218,12 @@ static yk_err load_pipeline(struct sched *s, struct generation *g, struct yk_dia
         if (!err)
             sched_member(g, l.stage_agent[k]->id)->has_stage = true;
         if (!err)
-            g->took[k].slow_factor = l.stage_agent[k]->slow_factor;
+            sched_member(g, l.stage_agent[k]->id)->slow_factor = l.line->stages[k].slow_factor;
     }
     if (!err)
         err = find_edges(&l, why);
+    if (!err && g->job->training)
+        jobs_sets_plan(s, g);
     for (int i = 0; i < g->n_agents && !err; i++) {
         struct fleet_agent *a = fleet_find(s->fleet, g->agents[i].id);
         err = send_load(&l, a);
@@ -250,6 +251,7 @@ yk_err dispatch_load(
         struct generation *g = yk_xalloc(sizeof *g);
         g->id = ++s->next_generation;
         g->job = j;
+        g->job_id = j->id;
         g->model = m;
         g->plan = plan_copy(plan);
         g->plan_id = plan_id;

@@ -128,6 +128,8 @@ static void lose(struct fleet_agent *a, const char *why)
     if (a->state != FLEET_ALIVE)
         return;
     a->state = FLEET_AWAY;
+    a->alive_us += net_now_us(f->config.net) - a->since_us;
+    a->losses++;
     struct chan *control = a->control, *blob = a->blob;
     a->control = a->blob = NULL;
     chan_close(control, false);
@@ -158,6 +160,7 @@ static void check_leases(void *arg)
             if (a->state == FLEET_ALIVE)
                 fleet_save(a);
     }
+    fleet_health_tick(f);
     fleet_probe_next(f);
 }
 
@@ -306,7 +309,7 @@ static void join_control(struct fleet *f, struct chan *c, const struct wire_hell
     take_device(a, h);
     a->state = FLEET_ALIVE;
     a->control = c;
-    a->last_seen_us = net_now_us(f->config.net);
+    a->last_seen_us = a->since_us = net_now_us(f->config.net);
     chan_trust(c);
     chan_set(c, &control_on, a);
     send_welcome(f, c, h, a);
@@ -317,6 +320,7 @@ static void join_control(struct fleet *f, struct chan *c, const struct wire_hell
     metrics_add(METRIC_agents_joined_total, 1);
     metrics_set(METRIC_agents, fleet_alive(f));
     fleet_save(a);
+    fleet_sense(a);
     fleet_probe_next(f);
     f->config.on->joined(f->config.arg, a);
 }
@@ -438,6 +442,7 @@ static yk_err control_message(void *arg, struct chan *c, struct wire_msg *msg)
     case WIRE_TYPE_ping: {
         struct wire_pong pong = {.seq = msg->as.ping.seq, .term = f->config.term, .now_us = net_now_us(f->config.net)};
         take_sensors(a, &msg->as.ping.sensors);
+        fleet_sense(a);
         if (chan_send(c, WIRE_TYPE_pong, &pong) == YK_BUSY)
             return YK_BUSY;
         return msg->as.ping.generations.n ? f->config.on->message(f->config.arg, a, msg) : YK_OK;
@@ -522,6 +527,8 @@ struct fleet *fleet_open(const struct fleet_config *c)
     f->config = *c;
     if (!f->config.probe_every_ms)
         f->config.probe_every_ms = 600000;
+    if (!f->config.policy)
+        f->config.policy = &policy_default;
     f->lease_timer = net_timer(c->net, c->lease_ms * 1000 / 8, check_leases, f);
     return f;
 }

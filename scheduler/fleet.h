@@ -3,6 +3,7 @@
 #define YK_FLEET_H
 
 #include "common/chan.h"
+#include "scheduler/policy.h"
 #include "scheduler/store.h"
 #include "scheduler/view.h"
 
@@ -28,9 +29,13 @@ struct fleet_agent {
     double temperature_celsius, battery_frac, load;
     bool charging;
     int64_t memory_available_bytes;
-    double slow_factor;
-    int64_t reserved_bytes; /* of loaded stages */
-    int loaded;             /* generations on it */
+    double slow_factor; /* measured by predicted of late stages; 1: as profiled */
+    struct policy_device device;
+    struct policy_pace pace;
+    char device_text[160];              /* why it is warm or rests */
+    int64_t since_us, alive_us, losses; /* it joined; it was alive before that, and went away so often */
+    int64_t reserved_bytes;             /* of loaded stages */
+    int loaded;                         /* generations on it */
     int64_t last_seen_us;
 };
 
@@ -54,13 +59,16 @@ struct fleet_on {
     /* Content an agent asks for. */
     yk_err (*blob)(void *arg, const char *hash, const uint8_t **data, int64_t *bytes, struct yk_diag *why);
     bool (*quiet)(void *arg); /* nothing runs that a probe would disturb or be disturbed by */
+    /* Its mode has changed ("hot", "warm", "battery", "cooled"), or how fast it is believed to be ("recovered"). */
+    void (*changed)(void *arg, struct fleet_agent *a, const char *kind, const char *text);
 };
 
 struct fleet_config {
     struct net *net;
     struct store *store;
     int64_t term, lease_ms;
-    int64_t probe_every_ms; /* links are measured again after this; 0: 600000 */
+    const struct policy *policy; /* borrowed; NULL: policy_default */
+    int64_t probe_every_ms;      /* links are measured again after this; 0: 600000 */
     const struct fleet_on *on;
     void *arg;
 };
@@ -74,6 +82,10 @@ struct fleet_agent *fleet_find(struct fleet *f, const char *name_or_id); /* aliv
 int fleet_alive(const struct fleet *f);
 yk_err fleet_send(struct fleet_agent *a, enum wire_type type, const void *msg); /* YK_CLOSED if away */
 void fleet_save(struct fleet_agent *a);
+/* It takes no stage; *kind: "hot" or "battery". */
+bool fleet_rests(const struct fleet_agent *a, const char **kind);
+bool fleet_any_rests(const struct fleet *f);       /* of those that are alive */
+double fleet_mtbf_ms(const struct fleet_agent *a); /* the mean time until it is lost */
 /* False if no agent that is known, alive or away, has a backend of this isa, and one says that it goes without one. */
 bool fleet_has_isa(const struct fleet *f, const char *isa);
 /* "tcp://127.0.0.1:4000" as `viewer` reaches `a`. */

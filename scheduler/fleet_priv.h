@@ -1,4 +1,4 @@
-/* What fleet.c, fleet_probe.c and fleet_profile.c share. */
+/* What fleet.c, fleet_probe.c, fleet_profile.c and fleet_health.c share. */
 #ifndef YK_FLEET_PRIV_H
 #define YK_FLEET_PRIV_H
 
@@ -35,6 +35,9 @@ void fleet_probe_forget(struct fleet *f, struct fleet_agent *a); /* it is away: 
 void fleet_link_forget(struct fleet *f, const struct fleet_agent *a); /* all from and to it */
 void fleet_probe_fini(struct fleet *f);
 struct fleet_link *fleet_link_find(struct fleet *f, const char *from, const char *to);
+
+void fleet_sense(struct fleet_agent *a); /* its sensors have been read */
+void fleet_health_tick(struct fleet *f);
 
 void fleet_profile_result(struct fleet_agent *a, const struct wire_profile_result *r);
 /* It is away: what it was asked for is asked again, and all of it if it is emulated and may come back as another. */

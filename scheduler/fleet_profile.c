@@ -214,14 +214,14 @@ static void put_agent(struct fleet *f, struct view *v, struct fleet_agent *a, co
         .memory_bytes = a->memory_bytes > 0 ? YK_MAX(a->memory_bytes - a->reserved_bytes, (int64_t)1) : 0,
         .gflops = a->gflops,
         .gbytes_per_s = a->gbytes_per_s,
-        .slow_factor = a->slow_factor,
+        .slow_factor = a->slow_factor / policy_share(&a->device, f->config.policy),
         .message_ms = MESSAGE_MS};
     snprintf(to->id, sizeof to->id, "%s", a->id);
     snprintf(to->name, sizeof to->name, "%s", a->name);
     snprintf(to->class_name, sizeof to->class_name, "%s", a->class_name);
-    if (strcmp(a->heat, "critical") == 0 || strcmp(a->heat, "serious") == 0) {
+    if (a->device.mode == POLICY_RESTING) {
         to->usable = false;
-        snprintf(to->why_not, sizeof to->why_not, "heat is %s", a->heat);
+        snprintf(to->why_not, sizeof to->why_not, "it rests: %.140s", a->device_text);
     } else if (a->memory_bytes <= 0) {
         to->usable = false;
         snprintf(to->why_not, sizeof to->why_not, "memory is unknown, and then nothing is placed there");

@@ -69,6 +69,9 @@ void job_free(struct job *j)
     for (int32_t i = 0; i < j->n_forms; i++)
         free(j->forms[i]);
     free(j->forms);
+    plan_free(j->life.next);
+    plan_free(j->life.trial.pipeline);
+    free(j->life.left);
     for (int i = 0; i < j->n_inputs; i++) {
         free(j->inputs[i].name);
         free(j->inputs[i].data);

@@ -25,6 +25,30 @@ enum job_state {
 #undef X
 };
 
+/* What becomes of a job while it runs (jobs_review.c). */
+struct job_life {
+    char why[200], looked[200]; /* another plan is wanted because of; is being looked for ("": not) */
+    bool looking;
+    bool given;                      /* the plan that runs is the client's */
+    int64_t planned_us, loading_us;  /* it runs, it was being loaded, since */
+    int64_t retry_us, rest_until_us; /* of a job that waits: when the planner is asked again; for devices that rest */
+    double load_ms;                  /* that it took to load */
+    double now_ms;                   /* what the plan that runs should take by what is known today */
+    double bias;                     /* measured by predicted of pipelines, where a trial showed that; else 0 */
+    struct plan *next;               /* to be taken instead of the planner's choice; NULL */
+    bool draining;                   /* towards drain_step, -1 until the source says */
+    int64_t drain_step, drain_us;
+    char reason[300], from[120];    /* of the last move */
+    int64_t left_us, fetched_bytes; /* of the move that is under way; 0: none */
+    char (*left)[33];               /* agents that it had and may have again */
+    int n_left;
+    struct trial {
+        enum trial_state { TRIAL_NONE, TRIAL_GOING, TRIAL_RUNS, TRIAL_OVER } state;
+        struct plan *pipeline;
+        double pipeline_ms;
+    } trial;
+};
+
 struct job {
     struct job *next;
     int64_t id;
@@ -78,6 +102,7 @@ struct job {
     int64_t created_ms, started_ms, ended_ms;
     char error[600];
     int64_t last_event; /* id of its newest */
+    struct job_life life;
     bool dirty;
     /* jobs_unsaved.c */
     bool stored;                             /* there is a row */

@@ -227,6 +227,7 @@ void jobs_lost(struct sched *s, struct job *j, const char *why)
 {
     char text[500];
     put_names(s, why, text, sizeof text);
+    jobs_review_reset(j);
     dispatch_drop(s, j);
     stop_clock(s, j);
     if (job_ended(j->state))
@@ -240,6 +241,20 @@ void jobs_lost(struct sched *s, struct job *j, const char *why)
     metrics_add(METRIC_replans_total, 1);
     j->state = JOB_RUNNING;
     jobs_move(s, j, JOB_WAITING, text);
+    jobs_step(s, j);
+}
+
+void jobs_again(struct sched *s, struct job *j, const char *why)
+{
+    dispatch_drop(s, j);
+    stop_clock(s, j);
+    if (job_ended(j->state))
+        return;
+    snprintf(j->error, sizeof j->error, "%s", why);
+    j->replans++;
+    metrics_add(METRIC_replans_total, 1);
+    j->state = JOB_RUNNING;
+    jobs_move(s, j, JOB_WAITING, "");
     jobs_step(s, j);
 }
 
@@ -322,7 +337,10 @@ void jobs_tick(struct sched *s)
         }
         if (j->dirty)
             jobs_save(s, j);
-        jobs_step(s, j);
+        if (j->state == JOB_RUNNING)
+            jobs_review_tick(s, j);
+        else
+            jobs_step(s, j);
     }
 }
 

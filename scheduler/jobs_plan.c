@@ -8,9 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define RETRY_US 1000000 /* until the planner is asked again, if nothing has changed */
+
 struct plan_wait {
     struct sched *s;
     int64_t job;
+    bool given, next; /* whose plan was asked for: the client's, that of jobs_review.c */
 };
 
 static void fix_forms(struct job *j, const struct plan *plan)
@@ -79,11 +82,29 @@ static void record_plan(struct sched *s, struct job *j, const struct plan *plan)
     yk_buf_free(&given);
 }
 
+/* Nobody can take it now. Devices that rest are waited for longer than those that went away. */
+static void wait_longer(struct sched *s, struct job *j, const char *why)
+{
+    int64_t now = net_now_us(s->net);
+    bool rests = fleet_any_rests(s->fleet);
+    if (strcmp(j->error, why) != 0 && rests)
+        jobs_event(s, j->id, "waiting", "for devices that rest: %.500s", why);
+    snprintf(j->error, sizeof j->error, "%s", why);
+    jobs_move(s, j, JOB_WAITING, "");
+    j->life.retry_us = now + RETRY_US;
+    if (!rests)
+        return;
+    if (!j->life.rest_until_us)
+        j->life.rest_until_us = now + s->config.policy.rest_ms * 1000;
+    j->deadline_us = YK_MAX(j->deadline_us, j->life.rest_until_us);
+}
+
 static void on_plan(void *arg, yk_err err, const char *why, struct plan *plan)
 {
     struct plan_wait *w = arg;
     struct sched *s = w->s;
     struct job *j = jobs_find(s, w->job);
+    bool given = w->given, next = w->next;
     free(w);
     if (!j || j->state != JOB_PLANNING || s->closing) { /* at a stop the job stays as it is, for the next start */
         plan_free(plan);
@@ -91,9 +112,10 @@ static void on_plan(void *arg, yk_err err, const char *why, struct plan *plan)
     }
     if (err) {
         /* Agents that went away may come back: then there is something to wait for. */
-        if (err == YK_INFEASIBLE && (j->replans || j->done_map)) {
-            snprintf(j->error, sizeof j->error, "%s", why);
+        if (next) {
             jobs_move(s, j, JOB_WAITING, "");
+        } else if (err == YK_INFEASIBLE && (j->replans || j->done_map || fleet_any_rests(s->fleet))) {
+            wait_longer(s, j, why);
         } else {
             jobs_fail(s, j, "%s", why);
         }
@@ -102,6 +124,8 @@ static void on_plan(void *arg, yk_err err, const char *why, struct plan *plan)
     struct model *m = j->training ? j->training->model : sched_model_find(s, j->model);
     struct yk_diag reason = {0};
     j->deaths = 0;
+    j->life.given = given;
+    j->life.loading_us = net_now_us(s->net);
     fix_forms(j, plan);
     j->microbatch = plan->microbatch;
     record_plan(s, j, plan);
@@ -114,13 +138,12 @@ static void on_plan(void *arg, yk_err err, const char *why, struct plan *plan)
     plan_free(plan);
 }
 
-/* Every agent that a given plan names is alive. */
-static bool forced_alive(struct sched *s, const struct plan *p)
+bool jobs_plan_usable(struct sched *s, const struct plan *p)
 {
     for (int32_t i = 0; i < p->n_pipelines; i++)
         for (int32_t k = 0; k < p->pipelines[i].n_stages; k++) {
             struct fleet_agent *a = fleet_find(s->fleet, p->pipelines[i].stages[k].agent);
-            if (!a || a->state != FLEET_ALIVE)
+            if (!a || a->state != FLEET_ALIVE || a->device.mode == POLICY_RESTING)
                 return false;
         }
     return true;
@@ -157,6 +180,33 @@ static void drop_gone_forms(struct sched *s, struct job *j)
     j->forced = NULL;
 }
 
+void jobs_plan_request(struct sched *s, struct job *j, struct model *m, bool retry, struct solve_training *training,
+    struct planning_request *out)
+{
+    if (j->training)
+        training_for_solver(j->training, training);
+    *out = (struct planning_request){.model = m,
+        .kind = j->kind,
+        /* Uploaded data can go to another agent, later; what lies under a data root cannot, even if its agent went away
+         * since this planning began. */
+        .source = !retry || !j->n_inputs || source_known(s, j) ? j->source : NULL,
+        .objective = j->objective,
+        .sizes = j->sizes,
+        .batch = j->batch,
+        .microbatch = j->microbatch,
+        .samples = j->samples ? j->samples : YK_MAX(j->uploaded, (int64_t)0),
+        .deadline_ms = retry ? 0 : (double)j->deadline_ms,
+        .codec_allowed = j->codec_allowed,
+        .pin_first = j->pin_first,
+        .pin_last = j->pin_last,
+        /* The number of uploaded samples is known, so pipelines can begin together. */
+        .replicas = strcmp(j->kind, "batch") == 0 && j->n_inputs > 0,
+        .want_reasons = !retry,
+        .forced = j->forced && (!retry || jobs_plan_usable(s, j->forced)) ? j->forced : NULL,
+        .forms = j->n_forms == m->graph->n_nodes ? j->forms : NULL,
+        .training = j->training ? training : NULL};
+}
+
 /* m: the model, or the training graph of it. */
 static void plan_with(struct plan_wait *w, struct job *j, struct model *m)
 {
@@ -176,30 +226,17 @@ static void plan_with(struct plan_wait *w, struct job *j, struct model *m)
     if (retry)
         drop_gone_forms(s, j);
     struct solve_training training;
-    if (j->training)
-        training_for_solver(j->training, &training);
-    struct planning_request r = {.model = m,
-        .kind = j->kind,
-        /* Uploaded data can go to another agent, later; what lies under a data root cannot, even if its agent went away
-         * since this planning began. */
-        .source = !retry || !j->n_inputs || source_known(s, j) ? j->source : NULL,
-        .objective = j->objective,
-        .sizes = j->sizes,
-        .batch = j->batch,
-        .microbatch = j->microbatch,
-        .samples = j->samples ? j->samples : YK_MAX(j->uploaded, (int64_t)0),
-        .deadline_ms = retry ? 0 : (double)j->deadline_ms,
-        .codec_allowed = j->codec_allowed,
-        .pin_first = j->pin_first,
-        .pin_last = j->pin_last,
-        /* The number of uploaded samples is known, so pipelines can begin together. */
-        .replicas = strcmp(j->kind, "batch") == 0 && j->n_inputs > 0,
-        .want_reasons = !retry,
-        .forced = j->forced && (!retry || forced_alive(s, j->forced)) ? j->forced : NULL,
-        .forms = j->n_forms == m->graph->n_nodes ? j->forms : NULL,
-        .training = j->training ? &training : NULL};
+    struct planning_request r;
+    jobs_plan_request(s, j, m, retry, &training, &r);
+    if (j->life.next && jobs_plan_usable(s, j->life.next)) {
+        r.forced = j->life.next;
+        w->next = true;
+    }
+    w->given = j->forced && r.forced == j->forced;
     snprintf(j->graph_hash, sizeof j->graph_hash, "%s", m->graph_hash);
     planning_start(s, &r, on_plan, w);
+    plan_free(j->life.next);
+    j->life.next = NULL;
     planning_step(s);
 }
 
@@ -258,11 +295,11 @@ void jobs_step(struct sched *s, struct job *j)
 {
     if (s->closing || !j->stored || (j->state != JOB_QUEUED && j->state != JOB_WAITING))
         return;
-    if (fleet_alive(s->fleet) == 0)
+    if (fleet_alive(s->fleet) == 0 || net_now_us(s->net) < j->life.retry_us)
         return;
     /* After a restart the first agent that is back is not the fleet: a plan on it alone would be a poor one. */
     if (j->state == JOB_WAITING && net_now_us(s->net) - s->opened_us < (j->forced ? 2 : 1) * s->config.lease_ms * 500 &&
-        !(j->forced && forced_alive(s, j->forced)))
+        !(j->forced && jobs_plan_usable(s, j->forced)))
         return;
     /* Data under a data root is on its agent only; uploaded data can go to any. */
     bool bound = j->source && !j->n_inputs;
@@ -281,7 +318,7 @@ void jobs_step(struct sched *s, struct job *j)
         return;
     }
     struct plan_wait *w = yk_xalloc(sizeof *w);
-    *w = (struct plan_wait){s, j->id};
+    *w = (struct plan_wait){.s = s, .job = j->id};
     int64_t keep = j->state == JOB_WAITING ? j->deadline_us : 0;
     jobs_move(s, j, JOB_PLANNING, "");
     if (keep)

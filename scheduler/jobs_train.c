@@ -1,21 +1,12 @@
-/* What a training does that other jobs do not: its graph, its steps as they come, and the sets of parameters that it
- * can go on from. A part of a set is written by the content worker and synced; the set is in the database when all are,
- * and only then the one before the last goes. */
+/* What a training does that other jobs do not: its graph, where it goes on, its steps as they come, and its end. */
 #include "scheduler/sched_priv.h"
 
 #include "common/log.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#define PART_LIMIT ((int64_t)16 << 30)
-#define PART_TENSORS 65536
-#define SAVE_MS 15000
 
 /* ---- the training graph ---- */
 
@@ -99,6 +90,7 @@ static void go_back(struct job *j)
 {
     struct training *t = j->training;
     t->done = t->saved.step;
+    t->n_ms = 0;
     for (int i = 0; i < TRAINING_COMING; i++)
         training_set_free(&t->coming[i]);
     j->done = samples_of(j, t->done);
@@ -137,19 +129,11 @@ yk_err jobs_train_resume(struct sched *s, struct job *j, struct yk_diag *why)
     return f.err;
 }
 
-/* Steps between two sets: as asked, else as many as SAVE_MS hold. */
-static int64_t save_every(const struct training *t, double step_ms)
-{
-    if (t->config.checkpoint_every > 0)
-        return t->config.checkpoint_every;
-    return step_ms > 0 ? YK_MAX((int64_t)1, llround(YK_MIN(SAVE_MS / step_ms, 1e9))) : 1;
-}
-
-void jobs_train_load(const struct job *j, const char *config, double step_ms, struct wire_training *out)
+void jobs_train_load(const struct job *j, const char *config, struct wire_training *out)
 {
     const struct training *t = j->training;
     *out = t->wire;
-    out->save_every = save_every(t, step_ms);
+    out->save_every = YK_MAX(t->every, (int64_t)1);
     out->config = config;
     out->batch = j->batch;
     out->step = t->saved.step;
@@ -203,7 +187,7 @@ static void export_done(void *arg)
 }
 
 /* The last step is done and its set is safe: the model with its parameters, then the job is done. */
-static void finish_if_whole(struct sched *s, struct job *j)
+void jobs_train_finish(struct sched *s, struct job *j)
 {
     struct training *t = j->training;
     const struct model *m = sched_model_find(s, j->model);
@@ -267,7 +251,7 @@ void jobs_train_started(struct sched *s, struct job *j, const struct wire_run_st
             (long long)t->steps);
     if (first && m->note[0])
         jobs_event(s, j->id, "note", "%.300s", m->note);
-    finish_if_whole(s, j); /* yoked may have ended between the last set and this */
+    jobs_train_finish(s, j); /* yoked may have ended between the last set and this */
 }
 
 void jobs_train_step(struct sched *s, struct generation *g, const struct wire_step *m)
@@ -298,6 +282,9 @@ void jobs_train_step(struct sched *s, struct generation *g, const struct wire_st
         j->labelled += m->samples;
     }
     t->done++;
+    t->ms[t->n_ms++ % TRAINING_MS] = m->ms;
+    if (t->n_ms == 2 * TRAINING_MS)
+        t->n_ms = TRAINING_MS; /* the first of the generation is overwritten by now */
     j->done = samples_of(j, t->done);
     j->losses = 0;
     j->run_count += m->samples;
@@ -308,15 +295,10 @@ void jobs_train_step(struct sched *s, struct generation *g, const struct wire_st
     }
     j->dirty = true;
     j->deadline_us = now + job_state_deadline_ms(JOB_RUNNING) * 1000;
-    finish_if_whole(s, j);
-}
-
-static int stage_agents(const struct generation *g)
-{
-    int n = 0;
-    for (int i = 0; i < g->n_agents; i++)
-        n += g->agents[i].has_stage;
-    return n;
+    int64_t id = j->id;
+    jobs_sets_step(s, g); /* may end the generation, or the job */
+    if ((j = jobs_find(s, id)))
+        jobs_train_finish(s, j);
 }
 
 /* The norm over all parameters: square sums by tensor, added in the order of the parameters, whoever holds them. */
@@ -335,7 +317,7 @@ void jobs_train_norms(struct sched *s, struct generation *g, struct fleet_agent 
         for (size_t k = 0; k < t->params.n; k++)
             if (t->params.at[k].value == m->values.at[i])
                 n->sums[k] = m->sums.at[i];
-    if (++n->arrived < stage_agents(g))
+    if (++n->arrived < sched_stage_agents(g))
         return;
     double sum = 0;
     for (size_t k = 0; k < t->params.n; k++)
@@ -346,225 +328,6 @@ void jobs_train_norms(struct sched *s, struct generation *g, struct fleet_agent 
         if (to)
             fleet_send(to, WIRE_TYPE_norm, &out);
     }
-}
-
-/* ---- sets ---- */
-
-struct part {
-    struct sched *s;
-    int64_t generation, job, step;
-    char agent[33];
-    struct wire_msg head; /* owned */
-    uint8_t *body;
-    int64_t bytes;
-    char *file;
-    struct training_kept *kept;
-    yk_err err;
-    struct yk_diag why;
-};
-
-static void part_free(struct part *p)
-{
-    wire_free(&p->head);
-    free(p->body);
-    free(p->file);
-    free(p->kept);
-    free(p);
-}
-
-static void part_run(void *arg)
-{
-    struct part *p = arg;
-    const char *dir = blobs_dir(p->s->blobs);
-    const struct wire_part *w = &p->head.as.part;
-    char *path = yk_xasprintf("%s/%s", dir, p->file);
-    for (size_t i = 0; i < w->kept.n; i++) {
-        uint8_t hash[HASH_BYTES];
-        hash_bytes(p->body + w->kept.at[i].offset, (size_t)w->kept.at[i].bytes, hash);
-        yk_hex(hash, sizeof hash, p->kept[i].hash);
-    }
-    p->err = model_write_file(path, p->body, (size_t)p->bytes, &p->why);
-    int fd = p->err ? -1 : open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (!p->err && (fd < 0 || fsync(fd) != 0))
-        p->err = yk_fail(&p->why, yk_err_from_errno(errno), "cannot sync %s: %s", dir, strerror(errno));
-    if (fd >= 0)
-        close(fd);
-    free(path);
-}
-
-static bool is_set_file(const char *file)
-{
-    size_t n = strlen(file);
-    return n > 4 && strcmp(file + n - 4, ".set") == 0;
-}
-
-struct committing {
-    struct sched *s;
-    int64_t job, step;
-};
-
-/* Files of sets that no kept set names. */
-static void drop_sets(struct sched *s, int64_t job, int64_t before)
-{
-    char stem[40];
-    const char *file;
-    snprintf(stem, sizeof stem, "job-%lld-", (long long)job);
-    for (int32_t i = 0; (file = blobs_file_at(s->blobs, i)); i++) {
-        if (strncmp(file, stem, strlen(stem)) != 0 || !is_set_file(file))
-            continue;
-        if (strtoll(file + strlen(stem), NULL, 10) < before)
-            sched_content_drop(s, file);
-    }
-}
-
-static void committed(void *arg)
-{
-    struct committing *c = arg;
-    struct job *j = jobs_find(c->s, c->job);
-    if (j && j->training->saved.step == c->step) {
-        j->dirty = true;
-        finish_if_whole(c->s, j);
-    }
-    free(c);
-}
-
-static void commit(struct sched *s, struct generation *g, struct training_set *set)
-{
-    struct job *j = g->job;
-    struct training *t = j->training;
-    struct yk_buf text = {0};
-    int64_t bytes = 0, before = t->saved.step;
-    training_set_free(&t->saved);
-    t->saved = *set;
-    *set = (struct training_set){0};
-    for (int i = 0; i < TRAINING_COMING; i++)
-        if (t->coming[i].step < t->saved.step) /* what is older need not become complete */
-            training_set_free(&t->coming[i]);
-    for (int32_t i = 0; i < t->saved.n_kept; i++)
-        bytes += t->saved.kept[i].bytes;
-    training_set_write(&t->saved, t->model, &text);
-    struct committing *c = yk_xalloc(sizeof *c);
-    *c = (struct committing){s, j->id, t->saved.step};
-    store_put_checkpoint(s->store, j->id, t->saved.step, bytes, (char *)text.data, committed, c);
-    store_remove_checkpoints(s->store, j->id, before);
-    yk_buf_free(&text);
-    jobs_event(s, j->id, "checkpoint", "step %lld is safe: %.1f MB of %d agents", (long long)t->saved.step,
-        (double)bytes / 1e6, stage_agents(g));
-    drop_sets(s, j->id, before);
-}
-
-/* Where parts of this step are gathered; the oldest incomplete set gives way. */
-static struct training_set *set_of(struct training *t, int64_t step)
-{
-    struct training_set *oldest = &t->coming[0];
-    for (int i = 0; i < TRAINING_COMING; i++) {
-        if (t->coming[i].step == step)
-            return &t->coming[i];
-        if (t->coming[i].step < oldest->step)
-            oldest = &t->coming[i];
-    }
-    if (oldest->step > step)
-        return NULL;
-    training_set_free(oldest);
-    oldest->step = step;
-    return oldest;
-}
-
-static void part_done(void *arg)
-{
-    struct part *p = arg;
-    struct sched *s = p->s;
-    struct generation *g = sched_generation(s, p->generation);
-    struct training *t = g && g->job && g->job->id == p->job ? g->job->training : NULL;
-    if (!t || p->step <= t->saved.step) {
-        if (!t || p->step < t->saved.step) /* else it was sent twice: the file is that of the set */
-            sched_content_drop(s, p->file);
-        part_free(p);
-        return;
-    }
-    if (p->err) {
-        jobs_event(s, p->job, "checkpoint", "step %lld cannot be kept: %.400s", (long long)p->step, p->why.text);
-        if (p->step == t->steps)
-            jobs_lost(s, g->job, p->why.text);
-        part_free(p);
-        return;
-    }
-    struct training_set *set = set_of(t, p->step);
-    uint64_t bit = 0, all = 0;
-    for (int i = 0; i < g->n_agents; i++) {
-        bit |= strcmp(g->agents[i].id, p->agent) == 0 ? (uint64_t)1 << i : 0;
-        all |= g->agents[i].has_stage ? (uint64_t)1 << i : 0;
-    }
-    if (!set || set->here & bit) { /* too old, or sent again after its connection was lost */
-        part_free(p);
-        return;
-    }
-    set->here |= bit;
-    const struct wire_part *w = &p->head.as.part;
-    set->kept = yk_xrealloc(set->kept, ((size_t)set->n_kept + w->kept.n + 1) * sizeof *set->kept);
-    for (size_t i = 0; i < w->kept.n; i++) {
-        const struct training_kept *k = &p->kept[i];
-        const char *file = blobs_file(s->blobs, k->hash);
-        set->kept[set->n_kept++] = *k;
-        if (file && !is_set_file(file))
-            continue; /* a weight that is still the model's own */
-        blobs_add(s->blobs, k->hash, p->file, w->kept.at[i].offset, k->bytes);
-        store_put_blob(s->store, k->hash, p->file, w->kept.at[i].offset, k->bytes);
-    }
-    part_free(p);
-    if ((set->here & all) == all)
-        commit(s, g, set);
-}
-
-static void part_here(void *arg, yk_err err)
-{
-    struct part *p = arg;
-    if (err || !p->kept)
-        part_free(p);
-    else
-        worker_post(p->s->content, part_run, part_done, p);
-}
-
-static yk_err check_part(const struct training *t, const struct wire_part *w, struct part *p)
-{
-    const struct graph *g = t->model->graph;
-    if (w->kept.n > PART_TENSORS || w->step < 1)
-        return YK_LIMIT;
-    p->kept = yk_xalloc((w->kept.n + 1) * sizeof *p->kept);
-    for (size_t i = 0; i < w->kept.n; i++) {
-        const struct wire_kept *k = &w->kept.at[i];
-        bool known = k->value >= 0 && k->value < g->n_values && g->values[k->value].kind == VALUE_WEIGHT;
-        if (!known || k->slot < -1 || k->slot > 64 || k->bytes != shape_bytes(&g->values[k->value].shape) ||
-            k->offset < 0 || k->offset > w->bytes - k->bytes)
-            return YK_FORMAT;
-        p->kept[i] = (struct training_kept){.value = (int32_t)k->value, .slot = (int32_t)k->slot, .bytes = k->bytes};
-    }
-    return YK_OK;
-}
-
-yk_err jobs_train_part(
-    struct sched *s, struct generation *g, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink)
-{
-    const struct wire_part *w = &head->as.part;
-    struct part *p = yk_xalloc(sizeof *p);
-    *p = (struct part){.s = s, .generation = w->generation, .step = w->step, .bytes = w->bytes};
-    snprintf(p->agent, sizeof p->agent, "%s", a->id);
-    yk_err err = w->bytes < 0 || w->bytes > PART_LIMIT ? YK_LIMIT : YK_OK;
-    if (!err && g) {
-        p->job = g->job->id;
-        err = check_part(g->job->training, w, p);
-    }
-    if (!err && !(p->body = yk_try_alloc((size_t)w->bytes + 1, 1)))
-        err = YK_NOMEM;
-    if (err) {
-        part_free(p);
-        return err;
-    }
-    p->file = yk_xasprintf("job-%lld-%lld-%.8s.set", (long long)p->job, (long long)p->step, a->id);
-    p->head = *head;
-    head->arena = NULL;
-    *sink = (struct chan_sink){.buf = p->body, .len = (size_t)p->bytes, .done = part_here, .arg = p};
-    return YK_OK;
 }
 
 void jobs_train_leave(struct sched *s, struct training *t)
@@ -582,5 +345,5 @@ void jobs_train_end(struct sched *s, struct job *j)
         return;
     jobs_train_leave(s, j->training);
     store_remove_checkpoints(s->store, j->id, INT64_MAX);
-    drop_sets(s, j->id, INT64_MAX);
+    jobs_sets_drop(s, j->id, INT64_MAX);
 }

@@ -22,6 +22,7 @@ struct options {
     int64_t local_agents, lease_ms, source_wait_ms;
     int log_level;
     struct conf_strs data_roots;
+    struct policy policy;
 };
 
 #define KEY(name, kind, otherwise, lo, hi, help, field, choices, value)                      \
@@ -44,6 +45,43 @@ static const struct conf_key keys[] = {
         NULL),
     KEY("source-wait-ms", CONF_DURATION_MS, "60000", 100, 86400000, "How long a job waits for agents that went away.",
         source_wait_ms, NULL, NULL),
+    /* Devices that are spared, jobs that move, checkpoint sets (policy.h). */
+    KEY("hot-celsius", CONF_F64, "0", 0, 200,
+        "A device rests from this temperature on; 0: only where it calls its heat serious or critical.",
+        policy.hot_celsius, NULL, "DEGREES"),
+    KEY("warm-celsius", CONF_F64, "5", 0, 200, "So far below hot-celsius a device's share begins to shrink.",
+        policy.warm_celsius, NULL, "DEGREES"),
+    KEY("cool-celsius", CONF_F64, "3", 0, 200, "So far below a limit of heat a device has to be to have left it.",
+        policy.cool_celsius, NULL, "DEGREES"),
+    KEY("warm-share", CONF_F64, "0.5", 0, 1, "What of the speed of a device is counted while it is warm.",
+        policy.warm_share, NULL, "FRACTION"),
+    KEY("battery-floor", CONF_F64, "0.2", 0, 1, "A device rests while its battery is below.", policy.battery_floor,
+        NULL, "FRACTION"),
+    KEY("battery-rise", CONF_F64, "0.05", 0, 1, "So far above a limit a battery has to be to have left it.",
+        policy.battery_rise, NULL, "FRACTION"),
+    KEY("battery-loss", CONF_F64, "0.02", 0, 1,
+        "A device's share shrinks once its battery has lost this while it is charging, and it rests at twice that; 0: "
+        "never.",
+        policy.battery_loss, NULL, "FRACTION"),
+    KEY("hold-off-ms", CONF_DURATION_MS, "60000", 1, 86400000,
+        "How long a device is spared at least, and used at least before it is spared again.", policy.hold_ms, NULL,
+        NULL),
+    KEY("dwell-ms", CONF_DURATION_MS, "30000", 0, 86400000,
+        "How long a plan runs at least before a better one is looked for.", policy.dwell_ms, NULL, NULL),
+    KEY("move-gain", CONF_F64, "0.1", 0, 1, "What of a step's time another plan has to gain before a job moves to it.",
+        policy.move_gain, NULL, "FRACTION"),
+    KEY("rest-wait-ms", CONF_DURATION_MS, "3600000", 100, 864000000, "How long a job waits for devices that rest.",
+        policy.rest_ms, NULL, NULL),
+    KEY("mtbf-ms", CONF_DURATION_MS, "3600000", 1000, 8640000000,
+        "How long an agent is expected to stay, before it was seen to: what the interval of checkpoint sets follows "
+        "from.",
+        policy.mtbf_ms, NULL, NULL),
+    KEY("set-share", CONF_F64, "0.05", 0, 1, "What of a link checkpoint sets may take.", policy.set_share, NULL,
+        "FRACTION"),
+    KEY("set-min-ms", CONF_DURATION_MS, "5000", 0, 86400000, "The shortest interval of checkpoint sets.",
+        policy.set_min_ms, NULL, NULL),
+    KEY("set-max-ms", CONF_DURATION_MS, "300000", 1, 86400000,
+        "The longest interval of checkpoint sets, unless links ask for more.", policy.set_max_ms, NULL, NULL),
     KEY("log-level", CONF_ENUM, "info", 0, 0, "What is logged.", log_level, "error|warn|info|debug", NULL),
     KEY("log-file", CONF_STR, NULL, 0, 0, "Where to (default: standard error).", log_file, NULL, "FILE"),
 };
@@ -271,6 +309,7 @@ static int serve(struct options *o)
         .threaded = true,
         .lease_ms = o->lease_ms,
         .source_wait_ms = o->source_wait_ms,
+        .policy = o->policy,
         .eval = fold_eval};
     if (!err)
         err = sched_open(&c, &d.sched, &why);

@@ -212,6 +212,16 @@ static bool gathered(struct planning *p)
     return fleet_links_ready(f) && ready;
 }
 
+/* What of the job's own runs now will be unloaded before the plan is loaded. */
+static void give_back(struct planning *p)
+{
+    for (struct generation *g = p->sched->generations; p->r.job && g; g = g->next)
+        for (int i = 0; g->job_id == p->r.job && i < g->n_agents; i++)
+            for (int32_t k = 0; k < p->view->n_agents; k++)
+                if (strcmp(p->view->agents[k].id, g->agents[i].id) == 0 && p->view->agents[k].memory_bytes > 0)
+                    p->view->agents[k].memory_bytes += g->agents[i].reserved_bytes;
+}
+
 static void try_solve(struct planning *p)
 {
     struct sched *s = p->sched;
@@ -230,6 +240,10 @@ static void try_solve(struct planning *p)
     if (!gathered(p) && net_now_us(s->net) - p->started_us < GATHER_US)
         return;
     p->view = fleet_view(s->fleet, p->key);
+    give_back(p);
+    if (p->training.of) /* the rest is for checkpoint sets */
+        for (int32_t i = 0; i < p->view->n_links; i++)
+            p->view->links[i].bytes_per_s *= 1 - s->config.policy.set_share;
     p->source_index = -1;
     for (int32_t i = 0; p->source && i < p->view->n_agents; i++)
         if (strcmp(p->view->agents[i].name, p->source) == 0 || strcmp(p->view->agents[i].id, p->source) == 0)
@@ -242,6 +256,14 @@ static void try_solve(struct planning *p)
     }
     p->solving = true;
     worker_post(s->solver, solve_run, solve_done, p);
+}
+
+bool planning_reviews(const struct sched *s)
+{
+    for (const struct planning *p = s->plannings; p; p = p->next)
+        if (p->r.job && !p->solving)
+            return true;
+    return false;
 }
 
 void planning_step(struct sched *s)

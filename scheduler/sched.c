@@ -288,7 +288,7 @@ char *sched_output_path(struct sched *s, const char *file)
 static void on_joined(void *arg, struct fleet_agent *a)
 {
     struct sched *s = arg;
-    (void)a;
+    jobs_review_joined(s, a);
     planning_step(s);
     for (struct job *j = s->jobs, *next; j; j = next) {
         next = j->next;
@@ -298,8 +298,7 @@ static void on_joined(void *arg, struct fleet_agent *a)
 
 static void on_lost(void *arg, struct fleet_agent *a, const char *why)
 {
-    (void)why;
-    dispatch_agent_lost(arg, a);
+    dispatch_agent_lost(arg, a, why);
 }
 
 static yk_err on_blob(void *arg, const char *hash, const uint8_t **data, int64_t *bytes, struct yk_diag *why)
@@ -311,7 +310,12 @@ static yk_err on_blob(void *arg, const char *hash, const uint8_t **data, int64_t
 static bool is_quiet(void *arg)
 {
     struct sched *s = arg;
-    return s->generations == NULL;
+    return s->generations == NULL || planning_reviews(s); /* a new device's links, to know whether it pays */
+}
+
+static void on_changed(void *arg, struct fleet_agent *a, const char *kind, const char *text)
+{
+    jobs_review_changed(arg, a, kind, text);
 }
 
 static const struct fleet_on fleet_on = {.joined = on_joined,
@@ -319,7 +323,8 @@ static const struct fleet_on fleet_on = {.joined = on_joined,
     .message = dispatch_message,
     .stream = dispatch_stream,
     .blob = on_blob,
-    .quiet = is_quiet};
+    .quiet = is_quiet,
+    .changed = on_changed};
 
 static void on_store_error(void *arg, int64_t job, yk_err err, const char *text)
 {
@@ -396,6 +401,8 @@ yk_err sched_open(const struct sched_config *c, struct sched **out, struct yk_di
         s->config.lease_ms = 6000;
     if (!s->config.source_wait_ms)
         s->config.source_wait_ms = 60000;
+    if (!s->config.policy.hold_ms)
+        s->config.policy = policy_default;
     yk_err err = make_folder(c->db, &dir, why);
     struct store_config sc = {
         .net = c->net, .path = c->db, .threaded = c->threaded, .on_error = on_store_error, .arg = s};
@@ -424,6 +431,7 @@ yk_err sched_open(const struct sched_config *c, struct sched **out, struct yk_di
         .store = s->store,
         .term = store_term(s->store),
         .lease_ms = s->config.lease_ms,
+        .policy = &s->config.policy,
         .on = &fleet_on,
         .arg = s};
     s->fleet = fleet_open(&fc);

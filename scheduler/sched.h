@@ -16,6 +16,7 @@ struct sched_config {
     bool threaded;          /* false: virtual time */
     int64_t lease_ms;       /* 0: 6000 */
     int64_t source_wait_ms; /* how long a job waits for agents that went away; 0: 60000 */
+    struct policy policy;   /* hold_ms 0: policy_default */
     passes_eval eval;       /* constant folding (kernels/fold.h); NULL: integers only */
     void *eval_arg;
 };

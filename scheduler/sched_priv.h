@@ -24,15 +24,14 @@ struct generation {
         bool loaded;
         bool has_stage;
         int64_t reserved_bytes;
+        /* Of its stages, to correct predictions by what they took. slow_factor: in what was planned. */
+        double slow_factor, took_ms, due_ms;
+        int64_t took_n;
     } agents[64];
     int n_agents, n_loaded;
     bool running;
-    int64_t run_us; /* when it was told to run last */
-    bool learned;   /* of several pipelines: the number of samples was known when it was told to run */
-    struct {        /* by stage: to correct predictions by what stages took */
-        double compute_ms, slow_factor; /* factor: of its agent when this was planned */
-        int64_t microbatches;
-    } * took;
+    int64_t run_us;      /* when it was told to run last */
+    bool learned;        /* of several pipelines: the number of samples was known when it was told to run */
     struct early *early; /* dispatch.c */
     int n_early;
     struct norms { /* of a training with clipping: square sums of the step, by trained parameter */
@@ -89,23 +88,29 @@ struct planning_request {
     const struct plan *forced;
     char *const *forms;                    /* fixed ones, n_nodes of them; NULL */
     const struct solve_training *training; /* borrowed for the call of planning_start; NULL: none */
+    int64_t job;                           /* what runs of it gives its memory back first; 0: nothing */
 };
 typedef void (*planning_done)(void *arg, yk_err err, const char *why, struct plan *plan); /* takes plan */
 struct planning *planning_start(struct sched *s, const struct planning_request *r, planning_done fn, void *arg);
 void planning_fini(struct sched *s); /* after the solver has ended: answers what still gathers with YK_CANCELED */
-void planning_step(struct sched *s); /* on every tick and whenever something came in */
+bool planning_reviews(const struct sched *s); /* one is about a job that runs */
+void planning_step(struct sched *s);          /* on every tick and whenever something came in */
 
 /* ---- dispatch.c: generations ---- */
 yk_err dispatch_load(
     struct sched *s, struct job *j, struct model *m, const struct plan *plan, int64_t plan_id, struct yk_diag *why);
 struct generation_agent *sched_member(struct generation *g, const char *agent); /* NULL: it has no part in it */
-struct generation *sched_generation(struct sched *s, int64_t id);               /* one that has not ended; NULL */
-void dispatch_drop(struct sched *s, struct job *j);                             /* unloads everything of a job */
-void dispatch_agent_lost(struct sched *s, struct fleet_agent *a);
+int sched_stage_agents(const struct generation *g);
+struct generation *sched_generation(struct sched *s, int64_t id); /* one that has not ended; NULL */
+void dispatch_drop(struct sched *s, struct job *j);               /* unloads everything of a job */
+void dispatch_agent_lost(struct sched *s, struct fleet_agent *a, const char *reason);
 yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg);
 yk_err dispatch_stream(void *sched, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink);
 void dispatch_sweep(struct sched *s, bool all); /* forgets ended generations after a while */
 void dispatch_fini(struct sched *s);
+
+/* ---- dispatch_stats.c ---- */
+void dispatch_stats(struct sched *s, struct fleet_agent *a, struct generation *g, const struct wire_stage_stats *m);
 
 /* ---- sched_content.c ---- */
 void sched_content_refused(struct sched *s, const char *blob); /* no model came of it: it goes, unless it is of use */
@@ -128,14 +133,43 @@ void jobs_train_leave(struct sched *s, struct training *t);
 /* Where the job goes on: at its newest complete set. Before each plan. */
 yk_err jobs_train_resume(struct sched *s, struct job *j, struct yk_diag *why);
 /* Fills load.training; free its kept.at. config: text that outlives the message. */
-void jobs_train_load(const struct job *j, const char *config, double step_ms, struct wire_training *out);
+void jobs_train_load(const struct job *j, const char *config, struct wire_training *out);
 void jobs_train_started(struct sched *s, struct job *j, const struct wire_run_started *m);
 void jobs_train_step(struct sched *s, struct generation *g, const struct wire_step *m);
 void jobs_train_norms(struct sched *s, struct generation *g, struct fleet_agent *a, const struct wire_norms *m);
-void jobs_train_end(struct sched *s, struct job *j); /* what only an open training needs goes */
+void jobs_train_end(struct sched *s, struct job *j);    /* what only an open training needs goes */
+void jobs_train_finish(struct sched *s, struct job *j); /* if its last step is done and safe */
+
+/* ---- jobs_sets.c: checkpoint sets ---- */
+void jobs_sets_plan(struct sched *s, struct generation *g); /* how often, before it is loaded */
+void jobs_sets_step(struct sched *s, struct generation *g); /* a step was reported; the generation may end by this */
+/* Tells the stages: a set behind this step too (0: none), one every so many from now on (0: as before). */
+void jobs_sets_keep(struct sched *s, struct generation *g, int64_t step, int64_t every);
+void jobs_sets_drop(struct sched *s, int64_t job, int64_t before); /* files of sets that no kept set names */
 /* A part of a set; sink: where its bytes go. g NULL: of a generation that has ended; it is read and dropped. */
-yk_err jobs_train_part(
+yk_err jobs_sets_part(
     struct sched *s, struct generation *g, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink);
+
+/* ---- jobs_plan.c ---- */
+struct solve_training;
+/* What the planner is asked for a job whose model or training graph is m. retry: it was planned before. */
+void jobs_plan_request(struct sched *s, struct job *j, struct model *m, bool retry, struct solve_training *training,
+    struct planning_request *out);
+bool jobs_plan_usable(struct sched *s, const struct plan *p); /* its agents are alive and do not rest */
+
+/* ---- jobs_review.c: a job while it runs ---- */
+void jobs_review_want(struct sched *s, struct job *j, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void jobs_review_joined(struct sched *s, struct fleet_agent *a);
+void jobs_review_changed(struct sched *s, struct fleet_agent *a, const char *kind, const char *text);
+void jobs_review_began(struct sched *s, struct job *j);  /* all its stages are loaded */
+void jobs_review_left(struct job *j, const char *agent); /* it had this agent and may have it again */
+void jobs_review_reset(struct job *j);                   /* its generation was lost */
+void jobs_review_tick(struct sched *s, struct job *j);   /* j may have moved or ended by this */
+/* Away from its plan, at the end of a step where there are steps. kind and text become an event. */
+void jobs_drain(struct sched *s, struct job *j, const char *kind, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+void jobs_halted(struct sched *s, struct generation *g, int64_t step); /* the source begins no other */
+void jobs_drained(struct sched *s, struct job *j);                     /* a set is complete */
 
 /* ---- jobs.c: the state table at work ---- */
 void jobs_restore(struct sched *s);
@@ -144,6 +178,8 @@ void jobs_move(struct sched *s, struct job *j, enum job_state to, const char *re
 void jobs_fail(struct sched *s, struct job *j, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* A generation of it cannot go on: back to the planner, or the end after too many in a row. */
 void jobs_lost(struct sched *s, struct job *j, const char *why);
+/* The same without a fault: it goes on with another plan. */
+void jobs_again(struct sched *s, struct job *j, const char *why);
 void jobs_step(struct sched *s, struct job *j);
 void jobs_tick(struct sched *s);
 void jobs_save(struct sched *s, struct job *j);

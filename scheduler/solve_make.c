@@ -25,6 +25,7 @@ static void put_stages(const struct cost_model *m, const struct candidate *c, st
             struct plan_stage *st = &line->stages[s];
             st->agent = yk_xstrdup(m->view->agents[l->stages[s].agent].name);
             st->predicted_ms = l->stages[s].ms;
+            st->slow_factor = m->view->agents[l->stages[s].agent].slow_factor;
             st->memory_bytes = c->memory[memory_at];
             st->nodes = yk_xalloc(((size_t)n + 1) * sizeof *st->nodes);
             for (int32_t k = 0; k < n; k++) {

@@ -4,6 +4,7 @@
 #include "common/onnx.h"
 #include "common/plan.h"
 #include "scheduler/model.h"
+#include "scheduler/policy.h"
 #include "scheduler/solve.h"
 
 #include <stdlib.h>
@@ -37,6 +38,11 @@ void training_free(struct training *t)
     for (int i = 0; i < TRAINING_COMING; i++)
         training_set_free(&t->coming[i]);
     free(t);
+}
+
+double training_step_ms(const struct training *t)
+{
+    return t->n_ms > 1 ? policy_middle(t->ms, YK_MIN(t->n_ms, TRAINING_MS)) : 0;
 }
 
 char *training_config_text(const struct train_config *c)
@@ -146,6 +152,11 @@ void training_adopt(struct training *t, struct training *made)
     t->steps = old.steps;
     t->epoch_steps = old.epoch_steps;
     t->done = old.done;
+    memcpy(t->ms, old.ms, sizeof t->ms);
+    t->n_ms = old.n_ms;
+    t->every = old.every;
+    t->set_ms = old.set_ms;
+    t->set_link_ms = old.set_link_ms;
     t->saved = old.saved;
     memcpy(t->coming, old.coming, sizeof t->coming);
     t->exporting = old.exporting;

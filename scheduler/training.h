@@ -27,9 +27,12 @@ struct training_set {
     int64_t step; /* how many steps it is behind; 0: none */
     struct training_kept *kept;
     int32_t n_kept;
-    uint64_t here; /* while it is coming: a bit per agent of the generation whose part is there */
+    int64_t began_us; /* its first part began to come */
+    double link_ms;   /* that its slowest part took of a link */
+    uint64_t here;    /* while it is coming: a bit per agent of the generation whose part is there */
 };
 
+#define TRAINING_MS 6     /* steps whose times are remembered */
 #define TRAINING_COMING 8 /* agents may be some sets apart where steps are short */
 
 struct training {
@@ -44,11 +47,17 @@ struct training {
 
     int64_t steps, epoch_steps; /* 0: the source has not told yet */
     int64_t done;               /* steps that the source has reported since the set that this generation began from */
-    struct training_set saved;  /* the newest complete set */
+    double ms[TRAINING_MS];     /* of the last steps of this generation */
+    int n_ms;
+    int64_t every;                               /* steps between two sets */
+    double set_ms, set_link_ms;                  /* what a set takes, and of the slowest link; 0: not measured yet */
+    struct training_set saved;                   /* the newest complete set */
     struct training_set coming[TRAINING_COMING]; /* of this generation, incomplete; step 0: free */
     bool exporting;                              /* the trained model is being written */
 };
 
+/* The middle of the last steps' times; 0: too few. */
+double training_step_ms(const struct training *t);
 char *training_config_text(const struct train_config *c); /* JSON; free() it */
 void training_free(struct training *t);
 void training_set_free(struct training_set *set);

@@ -23,7 +23,7 @@ struct view_agent {
     char why_not[160];
     int64_t memory_bytes;          /* free budget; <= 0 is unknown and gets no stage */
     double gflops, gbytes_per_s;   /* for the roofline; 0 unknown */
-    double slow_factor;            /* measured / predicted of late stages in this heat state; 1 if unknown */
+    double slow_factor;            /* measured / predicted of late stages, over the share while warm; 1 if unknown */
     const struct view_time *times; /* sorted by (node, form, size) */
     int32_t n_times;
     double busy_frac;  /* taken by other loaded pipelines */

@@ -34,17 +34,18 @@ def data_root(fleet):
 class Trainings:
     """A fleet whose agents all hold the data, and a model to train."""
 
-    def __init__(self, names, kind="cnn", batch=16, microbatch=4, emulate=None, **train):
+    def __init__(self, names, kind="cnn", batch=16, microbatch=4, emulate=None, yoked=(), agent=lambda t, name: (), **train):
         self.names, self.batch, self.microbatch, self.emulate = names, batch, microbatch, emulate
+        self.yoked, self.agent_flags = yoked, agent
         self.train = {"epochs": 1, "seed": 7, "checkpoint_every": 4, **train}
         self.kind = kind
 
     def __enter__(self):
-        self.fleet = fleet = Fleet().__enter__()
+        self.fleet = fleet = Fleet(self.yoked).__enter__()
         try:
             self.root = data_root(fleet)
             for name in self.names:
-                fleet.agent(name, f"--data-root={self.root}", "--threads=1", emulate=self.emulate)
+                self.start(name)
             fleet.wait_links(*[(a, b) for a in self.names for b in self.names if a != b])
             model = fleet.dir / "model.onnx"
             harness.yoke("model", "new", self.kind, "--classes=10", "--input=1x28x28", "--seed=3", model)
@@ -57,6 +58,10 @@ class Trainings:
 
     def __exit__(self, *why):
         self.fleet.__exit__(*why)
+
+    def start(self, name, wait=True):
+        emulate = self.emulate(name) if callable(self.emulate) else self.emulate
+        self.fleet.agent(name, f"--data-root={self.root}", "--threads=1", *self.agent_flags(self, name), emulate=emulate, wait=wait)
 
     def request(self, **more):
         return {"kind": "train", "model": "model", "source": self.names[0], "batch": self.batch,
@@ -83,7 +88,7 @@ class Trainings:
         return self.split(*[(n, ends[i - 1] + 1 if i else 0, ends[i]) for i, n in enumerate(names)], depth=depth)
 
     def submit(self, plan, **train):
-        request = self.request(data={"name": "small"}, plan=plan)
+        request = self.request(data={"name": "small"}, **({"plan": plan} if plan else {}))
         request["train"] = {**self.train, **train}
         status, answer = self.fleet.request("POST", "/v1/jobs", request)
         assert status == 200 or status == 201, (status, answer)
@@ -168,7 +173,7 @@ def disturbed(breaks, names=("a", "b"), **train):
 
 
 def back(t, name):
-    t.fleet.agent(name, f"--data-root={t.root}", "--threads=1", emulate=t.emulate, wait=False)
+    t.start(name, wait=False)
 
 
 def test_kill_stage():

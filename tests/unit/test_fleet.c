@@ -17,7 +17,8 @@ struct here {
     struct store *store;
     struct fleet *fleet;
     struct net_listener *listener;
-    int joined, lost, messages;
+    int joined, lost, messages, changes;
+    char change[200];
     char why[300];
     bool busy;
     int store_errors;
@@ -85,7 +86,15 @@ static bool on_quiet(void *arg)
     return !((struct here *)arg)->busy;
 }
 
-static const struct fleet_on on = {on_joined, on_lost, on_message, on_stream, on_blob, on_quiet};
+static void on_changed(void *arg, struct fleet_agent *a, const char *kind, const char *text)
+{
+    struct here *h = arg;
+    (void)a;
+    h->changes++;
+    snprintf(h->change, sizeof(h->change), "%s: %s", kind, text);
+}
+
+static const struct fleet_on on = {on_joined, on_lost, on_message, on_stream, on_blob, on_quiet, on_changed};
 
 static int setup(void **state)
 {
@@ -540,6 +549,8 @@ static void who_gets_no_stage(void **state)
     struct wire_ping ping = {.seq = 1, .sensors = hot};
     chan_send(h->a.control, WIRE_TYPE_ping, &ping);
     run_ms(h, 100);
+    assert_int_equal(h->changes, 1);
+    assert_string_equal(h->change, "hot: its heat is critical");
     struct view *v = fleet_view(h->fleet, NULL);
     assert_int_equal(v->n_agents, 2);
     for (int32_t i = 0; i < 2; i++) {
