@@ -94,9 +94,10 @@ static void look_at_battery(
         d->best_battery = b;
     d->best_battery = YK_MAX(d->best_battery, b);
     double lost = d->best_battery - b, slack = 1e-9;
-    if (lost >= 2 * p->battery_loss - slack)
+    enum policy_mode stay = d->drained && lost > slack ? d->mode : POLICY_FULL; /* until it has risen */
+    if (lost >= 2 * p->battery_loss - slack || stay == POLICY_RESTING)
         want(w, POLICY_RESTING, true, "battery fell to %.0f %% while it was charging (battery-loss)", 100 * b);
-    else if (lost >= p->battery_loss - slack)
+    else if (lost >= p->battery_loss - slack || stay == POLICY_WARM)
         want(w, POLICY_WARM, true, "battery falls while it is charging, to %.0f %% (battery-loss)", 100 * b);
 }
 
@@ -171,11 +172,12 @@ bool policy_pace_add(struct policy_pace *p, double factor, int64_t now_ms, doubl
         *slow = middle;
     else
         *slow += 0.2 * (factor - *slow);
-    if (far && middle > POLICY_FAR)
+    if (p->n < POLICY_WINDOWS)
+        return false;
+    if (middle > POLICY_FAR) {
         p->relapses += p->slow_ms == 0;
-    if (middle > POLICY_FAR)
         p->slow_ms = YK_MAX(now_ms, (int64_t)1);
-    else if (p->n >= POLICY_WINDOWS && p->slow_ms) {
+    } else { /* it is well, measured */
         p->slow_ms = 0;
         p->relapses = 0;
     }
