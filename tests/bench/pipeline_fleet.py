@@ -118,7 +118,28 @@ class Training:
 
     def equal_cuts(self, n, second="b"):
         """The nodes behind which the planner's profile finds the two agents most equally busy."""
-        return [after for _, _, after in sorted(self.cuts(min(self.batches), second=second), key=lambda c: c[1])[:n]]
+        priced = {}
+
+        def ahead(after):
+            """How much longer the first agent is busy; None where no cut may be."""
+            if after not in priced:
+                found = self.price(self.cut(after, second=second), min(self.batches))
+                priced[after] = found and found[1].get("a", 0) - found[1].get(second, 0)
+            return priced[after]
+
+        low, high = 0, self.forward - 2
+        while low < high:
+            at = (low + high) // 2
+            while at < high and ahead(at) is None:
+                at += 1
+            if (ahead(at) or 0) < 0:
+                low = at + 1
+            else:
+                high = (low + high) // 2
+        for after in range(max(low - 5, 0), min(low + 6, self.forward - 1)):
+            ahead(after)
+        good = [after for after, value in priced.items() if value is not None]
+        return sorted(good, key=lambda after: abs(priced[after]))[:n]
 
     def run(self, path, batch, source="a", output=None):
         before = {n: processor_ms(p) for n, p in self.fleet.agents.items()}
