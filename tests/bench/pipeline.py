@@ -22,7 +22,7 @@ def both(one, two):
 
 def train(args):
     """A slope against both speeds alone, while both run."""
-    with Training(microbatch=args.microbatch, batches=(FEW * args.microbatch, MANY * args.microbatch)) as t:
+    with Training(args.model, args.size, microbatch=args.microbatch, batches=(FEW * args.microbatch, MANY * args.microbatch)) as t:
         alone = {n: t.alone(n) for n in "ab"}
         cuts = args.at or t.equal_cuts(args.cuts)
         t.compare(alone["a"], t.cut(cuts[0]))
@@ -44,13 +44,13 @@ def train(args):
                   f"microbatch of {args.microbatch}; processor time {busy['a']:.1f} and {busy['b']:.1f} ms, without waits "
                   f"{idle_free / max(busy.values()):.3f}", flush=True)
             best = max(best or (0, 0), (efficiency, cut))
-        print(f"pipeline efficiency {best[0]:.3f} (ResNet-34 at 224, cut after node {best[1]})", flush=True)
+        print(f"pipeline efficiency {best[0]:.3f} ({args.model} at {args.size}, cut after node {best[1]})", flush=True)
 
 
 def half(args):
     """The second device at half the speed of the first, emulated: its pace follows from a trial at another."""
     m = args.microbatch
-    with Training(microbatch=m, batches=(FEW * m, WHOLE * m, MANY * m)) as t:
+    with Training(args.model, args.size, microbatch=m, batches=(FEW * m, WHOLE * m, MANY * m)) as t:
         alone = t.alone("a")
         own = t.step_ms(alone, FEW * m)
         t.start("trial", 1, {"gflops": TRIAL_GFLOPS})
@@ -82,7 +82,7 @@ def link(args):
     """The planner's choice against every plan by force, over 40 MB/s, half duplex."""
     chosen(args, "CNN", Training("cnn", "1x28x28", microbatch=32, batches=(WHOLE * 32,), steps=4,
                                  emulate={"a": {"gflops": 2}, "b": {"gflops": 1, "link": LINK}}), None)
-    chosen(args, "ResNet-34", Training(microbatch=args.microbatch, batches=(FEW * args.microbatch,),
+    chosen(args, "ResNet-34", Training(args.model, args.size, microbatch=args.microbatch, batches=(FEW * args.microbatch,),
                                        emulate={"b": {"link": LINK}}), 8)
 
 
@@ -110,7 +110,7 @@ def chosen(args, label, training, most):
 def torch(args):
     """The same pipeline in PyTorch, both in one run, each with its best cut and microbatch."""
     sizes = [m for m in (2, 4, 8) if m <= args.batch]
-    with Training(microbatch=sizes[0], batches=(args.batch,)) as t, \
+    with Training(args.model, args.size, microbatch=sizes[0], batches=(args.batch,)) as t, \
             pipeline_torch.Peer(t.model, t.root / f"d{args.batch}", args.batch) as peer:
         ours, theirs = {}, {}
         for m in sizes:
@@ -140,9 +140,11 @@ def main():
     parse.add_argument("--forced", action="store_true", help="with the part link, which takes long")
     parse.add_argument("--microbatch", type=int, default=2, help="samples (of the part torch: chosen)")
     parse.add_argument("--batch", type=int, default=32, help="samples of a step of the part torch")
+    parse.add_argument("--model", default="resnet34", help="a KIND of `yoke model new`")
+    parse.add_argument("--size", default="3x224x224", help="of its images")
     parse.add_argument("--repeats", type=int, default=5)
     parse.add_argument("--rounds", type=int, default=3, help="of the part link")
-    parse.add_argument("--cuts", type=int, default=2, help="how many of the planner's best are tried")
+    parse.add_argument("--cuts", type=int, default=2, help="how many of the most equal ones are tried")
     parse.add_argument("--at", type=int, nargs="*", help="cut after these nodes instead")
     args = parse.parse_args()
     wanted = args.only.split(",") if args.only else [p for p in PARTS if p != "link" or args.forced]

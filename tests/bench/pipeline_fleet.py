@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import sqlite3
 import statistics
 import sys
 
@@ -116,30 +117,45 @@ class Training:
                 found.append((priced[0], max(priced[1].values()), after))
         return found
 
+    def busy(self, after, second="b"):
+        """Milliseconds that each agent computes for a microbatch, measured at this cut."""
+        job = self.run(self.cut(after, second=second), min(self.batches)).job
+        db = sqlite3.connect(f"file:{self.fleet.db}?mode=ro", uri=True)
+        rows = harness.wait_for("stage times", lambda: db.execute(
+            "select agent, sum(ms) from (select agent, stage, sum(compute_ms) / sum(microbatches) as ms from v_stage_times "
+            "where job = ? group by 1, 2) group by 1 having count(*) >= 1", [job]).fetchall())
+        db.close()
+        return dict(rows)
+
     def equal_cuts(self, n, second="b"):
-        """The nodes behind which the planner's profile finds the two agents most equally busy."""
-        priced = {}
+        """The nodes behind which the two agents are most equally busy: what is measured at one cut corrects what the
+        planner predicts for the others."""
+        pair, priced, tried, scale = ("a", second), {}, {}, {"a": 1, second: 1}
 
         def ahead(after):
             """How much longer the first agent is busy; None where no cut may be."""
             if after not in priced:
                 found = self.price(self.cut(after, second=second), min(self.batches))
-                priced[after] = found and found[1].get("a", 0) - found[1].get(second, 0)
-            return priced[after]
+                priced[after] = found and [found[1].get(name, 0) for name in pair]
+            return priced[after] and priced[after][0] * scale["a"] - priced[after][1] * scale[second]
 
-        low, high = 0, self.forward - 2
-        while low < high:
-            at = (low + high) // 2
-            while at < high and ahead(at) is None:
-                at += 1
-            if (ahead(at) or 0) < 0:
-                low = at + 1
-            else:
-                high = (low + high) // 2
-        for after in range(max(low - 5, 0), min(low + 6, self.forward - 1)):
-            ahead(after)
-        good = [after for after, value in priced.items() if value is not None]
-        return sorted(good, key=lambda after: abs(priced[after]))[:n]
+        for _ in range(4):
+            low, high = 0, self.forward - 2
+            while low < high:
+                at = (low + high) // 2
+                while at < high and ahead(at) is None:
+                    at += 1
+                if (ahead(at) or 0) < 0:
+                    low = at + 1
+                else:
+                    high = (low + high) // 2
+            near = [after for after in range(max(low - 3, 0), min(low + 4, self.forward - 1)) if ahead(after) is not None]
+            after = min(near, key=lambda after: abs(ahead(after)))
+            if after in tried:
+                break
+            tried[after] = self.busy(after, second)
+            scale = {name: tried[after].get(name, 0) / max(ms, 1e-9) for name, ms in zip(pair, priced[after])}
+        return sorted(tried, key=lambda after: max(tried[after].values()))[:n]
 
     def run(self, path, batch, source="a", output=None):
         before = {n: processor_ms(p) for n, p in self.fleet.agents.items()}
