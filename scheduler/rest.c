@@ -315,6 +315,17 @@ static void get_steps(struct rest *r, struct http_request *q)
         store_steps(sched_store(r->sched), id, from, limit, reply_json, wait_for(r, q, 200));
 }
 
+static void get_use(struct rest *r, struct http_request *q)
+{
+    int64_t id;
+    if (!job_segment(q, &id))
+        return;
+    if (!sched_job_known(r->sched, id))
+        http_reply_error(q, 404, "NOTFOUND", "there is no job %lld", (long long)id);
+    else
+        store_use(sched_store(r->sched), id, reply_json, wait_for(r, q, 200));
+}
+
 static void reply_timeline(void *arg, yk_err err, char *json)
 {
     reply_text(arg, err,
@@ -442,6 +453,7 @@ static const struct route routes[] = {
     {"GET", "/v1/jobs/*/events", 0, NULL, get_events},
     {"GET", "/v1/jobs/*/plan", 0, NULL, get_plan},
     {"GET", "/v1/jobs/*/steps", 0, NULL, get_steps},
+    {"GET", "/v1/jobs/*/use", 0, NULL, get_use},
     {"GET", "/v1/jobs/*/timeline", 0, NULL, get_timeline},
     {"GET", "/v1/jobs/*/output", 0, NULL, get_output},
     {"GET", "/v1/jobs/*/outputs", 0, NULL, get_outputs},

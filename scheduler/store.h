@@ -120,6 +120,9 @@ void store_outputs_of(struct store *s, int64_t job, store_on_json fn, void *arg)
 /* [{"step","epoch","loss","accuracy","ms"}] of the steps from `first` on, `limit` at most. */
 void store_steps(struct store *s, int64_t job, int64_t first, int64_t limit, store_on_json fn, void *arg);
 
+/* [{"agent","busy_frac","sent_bytes_per_s","link_frac"}]: of the last seconds that stages of the job have told of;
+ * link_frac is of the agent's fastest link, NULL if none was measured. */
+void store_use(struct store *s, int64_t job, store_on_json fn, void *arg);
 /* {"job","step","rows":[name],"events":[{"row","kind","start_ms","end_ms","label","about"}]}: what agents, links and
  * the data set did in a sampled step, from its first span on; step < 0: the newest. YK_NOTFOUND if none was measured.
  */

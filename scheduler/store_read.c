@@ -13,7 +13,7 @@
 
 struct query {
     struct store *store;
-    char sql[256];
+    char sql[768];
     int64_t params[3];
     int n_params;
     enum { AS_ROWS, AS_EVENTS, AS_TEXT } as;
@@ -146,6 +146,24 @@ void store_steps(struct store *s, int64_t job, int64_t first, int64_t limit, sto
     q->params[1] = first;
     q->params[2] = limit;
     q->n_params = 3;
+    ask(s, q, fn, arg);
+}
+
+/* Stages tell twice a second what they did since they told last. */
+void store_use(struct store *s, int64_t job, store_on_json fn, void *arg)
+{
+    struct query *q = yk_xalloc(sizeof *q);
+    snprintf(q->sql, sizeof q->sql,
+        "WITH last AS (SELECT max(at_ms) AS at, max(at_ms) - max(min(at_ms) - 500, max(at_ms) - 3000) AS span "
+        "FROM stage_times WHERE job = ?1), "
+        "sums AS (SELECT agent, min(1, sum(compute_ms) / span) AS busy, 1000.0 * sum(sent_bytes) / span AS sent "
+        "FROM stage_times, last WHERE job = ?1 AND at_ms > at - span GROUP BY agent) "
+        "SELECT agent, round(busy, 4) AS busy_frac, round(sent) AS sent_bytes_per_s, "
+        "round((SELECT min(1, sent / max(bytes_per_s)) FROM v_links WHERE from_agent = agent AND bytes_per_s > 0), 4) "
+        "AS "
+        "link_frac FROM sums ORDER BY agent");
+    q->params[0] = job;
+    q->n_params = 1;
     ask(s, q, fn, arg);
 }
 

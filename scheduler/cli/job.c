@@ -10,6 +10,7 @@
 
 #define PLAN_FILE_LIMIT ((size_t)64 << 20)
 #define POLL_MS 1000
+#define SHOWN_AGENTS 8
 #define PATIENCE 60 /* tries, half a second apart: a scheduler that restarts takes its jobs up again */
 
 char *job_path(const char *id, const char *tail)
@@ -116,6 +117,29 @@ static void on_interrupt(int number)
     interrupted = 1;
 }
 
+/* How busy the devices of a job are, and what they send. */
+static void tell_use(struct cli *c, const char *id, char *text, size_t size)
+{
+    struct json *rows = NULL;
+    char *path = job_path(id, "/use");
+    if (path && cli_rest_call(c, "GET", path, NULL, &rows, NULL) != YK_OK)
+        rows = NULL;
+    free(path);
+    for (size_t i = 0; i < json_len(rows) && i < SHOWN_AGENTS; i++) {
+        const struct json *row = json_at(rows, i), *link = json_find(row, "link_frac");
+        double sent = json_f64(json_find(row, "sent_bytes_per_s"), 0);
+        size_t used = strlen(text);
+        int n = snprintf(text + used, size - used, "; %.40s %.0f %%", json_str(json_find(row, "agent"), ""),
+            100 * json_f64(json_find(row, "busy_frac"), 0));
+        used += n > 0 ? YK_MIN((size_t)n, size - used - 1) : 0;
+        if (sent > 0 && json_kind(link) != JSON_NULL)
+            snprintf(text + used, size - used, ", link %.0f %%", 100 * json_f64(link, 0));
+        else if (sent > 0)
+            snprintf(text + used, size - used, ", %.1f MB/s", sent / 1e6);
+    }
+    json_free(rows);
+}
+
 yk_err job_watch(struct cli *c, const char *id, job_on_look look, void *arg, struct json **row, struct yk_diag *why)
 {
     struct progress bar;
@@ -148,7 +172,7 @@ yk_err job_watch(struct cli *c, const char *id, job_on_look look, void *arg, str
         const char *state = json_str(json_find(job, "state"), "");
         if (ended(state))
             break;
-        char text[240] = "";
+        char text[600] = "";
         const char *error = json_str(json_find(job, "error"), "");
         double rate = json_f64(json_find(job, "images_per_s"), 0);
         bar.still = strcmp(state, "running") != 0;
@@ -158,6 +182,8 @@ yk_err job_watch(struct cli *c, const char *id, job_on_look look, void *arg, str
             snprintf(text, sizeof text, rate > 0 ? "%s, %.0f samples/s" : "%s", state, rate);
         if (!bar.still && look)
             look(arg, id, text, sizeof text);
+        if (!bar.still)
+            tell_use(c, id, text, sizeof text);
         progress_show(&bar, json_i64(json_find(job, "done"), 0), json_i64(json_find(job, "samples"), 0), text);
         /* The long poll ends early when something happens. */
         char tail[80];

@@ -2,7 +2,9 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
+#include <unistd.h>
 
 #define BAR_CELLS 30
 #define LINE_EVERY_S 5.0
@@ -50,7 +52,13 @@ void progress_show(struct progress *p, int64_t done, int64_t total, const char *
     for (int i = 0; i < BAR_CELLS; i++)
         bar[i] = i < full ? '#' : '.';
     bar[BAR_CELLS] = '\0';
-    fprintf(stderr, "\r\033[K%s [%s] %3.0f %%  %s%s", p->label, bar, 100 * frac, text, left);
+    char line[1024];
+    struct winsize window = {0};
+    int n = snprintf(line, sizeof line, "%s [%s] %3.0f %%  %s%s", p->label, bar, 100 * frac, text, left);
+    n = YK_MIN(YK_MAX(n, 0), (int)sizeof line - 1);
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1)
+        n = YK_MIN(n, window.ws_col - 1); /* a line that wraps could not be erased */
+    fprintf(stderr, "\r\033[K%.*s", n, line);
     fflush(stderr);
 }
 

@@ -276,6 +276,22 @@ def test_command_equals_local():
         assert t.fleet.yoke("train", "model", "--resume", ok=False).code == 1
 
 
+def test_bar():
+    """The bar of `yoke train` says how busy every device is and what its link carries."""
+    with Trainings(["a", "b"], emulate={"gflops": 0.2, "link": {"bytes_per_s": 4e6}}) as t:
+        plan = t.fleet.dir / "plan.json"
+        plan.write_text(json.dumps(t.cut("ab", [6])))
+        done = t.fleet.yoke("train", "model", "--data=small", "--source=a", "--epochs=1", "--batch=16", "--microbatch=4",
+                            f"--plan={plan}", "--val=none")
+        lines = [line for line in done.err.splitlines() if " % " in line or "%," in line]
+        assert any("; a " in line and "; b " in line and ", link " in line and "loss" in line for line in lines), done.err
+        _, use = t.fleet.request("GET", "/v1/jobs/1/use")
+        assert [u["agent"] for u in use] == ["a", "b"]
+        for u in use:
+            assert 0 < u["busy_frac"] <= 1 and u["sent_bytes_per_s"] > 0 and 0 < u["link_frac"] <= 1, use
+        assert t.fleet.request("GET", "/v1/jobs/99/use")[0] == 404
+
+
 def test_timeline():
     """What was measured of a step: every microbatch runs forward and backward once on each side of the cut, in the order
     that is possible, and the picture, the listing and SQL tell the same."""
