@@ -356,6 +356,17 @@ yk_err checkpoint_open(struct storage *s, const char *prefix, const uint8_t conf
     return err;
 }
 
+void checkpoint_tidy(struct storage *s, const char *prefix, int64_t newest, int keep)
+{
+    struct steps steps;
+    if (list_steps(s, prefix, &steps, NULL))
+        return;
+    for (size_t i = 0; i < steps.n; i++)
+        if (steps.at[i] > newest || --keep < 0)
+            checkpoint_remove(s, prefix, steps.at[i]);
+    free(steps.at);
+}
+
 yk_err checkpoint_take(
     const struct checkpoint *c, const char *name, const struct shape *shape, void *data, struct yk_diag *why)
 {

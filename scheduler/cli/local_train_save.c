@@ -147,6 +147,8 @@ yk_err local_train_open_storage(struct local_train *t, struct yk_diag *why)
     if (!err)
         err = go_on(t, &f, why);
     checkpoint_close(&f);
+    if (!err)
+        checkpoint_tidy(t->storage, PREFIX, t->step, KEPT);
     return err ? yk_wrap(why, err, "--checkpoint=%s", dir) : YK_OK;
 }
 

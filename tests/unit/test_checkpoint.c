@@ -62,11 +62,16 @@ static struct checkpoint make(int64_t step, const uint8_t *config)
     return c;
 }
 
-static void save(struct storage *s, int64_t step)
+static void save_keep(struct storage *s, int64_t step, int keep)
 {
     struct checkpoint c = make(step, ours);
     struct yk_diag why = {""};
-    assert_int_equal(checkpoint_save(s, "job/one", &c, 2, &why), YK_OK);
+    assert_int_equal(checkpoint_save(s, "job/one", &c, keep, &why), YK_OK);
+}
+
+static void save(struct storage *s, int64_t step)
+{
+    save_keep(s, step, 2);
 }
 
 static bool count_key(void *arg, const char *key, int64_t bytes)
@@ -122,6 +127,25 @@ static void comes_back(void **state)
         assert_int_equal(checkpoint_open(s, "job/one", ours, -1, &file, &why), YK_OK);
         assert_int_equal(file.c.step, 19);
         checkpoint_close(&file);
+    }
+}
+
+/* A kill behind a save left one too many, and the newest is not whole: what goes on is cleared up once. */
+static void tidied(void **state)
+{
+    struct fixture *f = *state;
+    for (int k = 0; k < 2; k++) {
+        struct storage *s = f->storage[k];
+        struct checkpoint_file file;
+        for (int64_t step = 1; step <= 5; step++)
+            save_keep(s, step, 0);
+        checkpoint_tidy(s, "job/one", 4, 2);
+        assert_int_equal(n_kept(s), 2);
+        assert_int_equal(checkpoint_open(s, "job/one", ours, 3, &file, NULL), YK_OK);
+        checkpoint_close(&file);
+        assert_int_equal(checkpoint_open(s, "job/one", ours, 4, &file, NULL), YK_OK);
+        checkpoint_close(&file);
+        checkpoint_tidy(s, "job/none", 4, 2);
     }
 }
 
@@ -227,7 +251,7 @@ static void bad_wishes(void **state)
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        TEST(comes_back), TEST(of_another_training), TEST(cut_or_changed), TEST(disk_full), TEST(bad_wishes)};
+    const struct CMUnitTest tests[] = {TEST(comes_back), TEST(tidied), TEST(of_another_training), TEST(cut_or_changed),
+        TEST(disk_full), TEST(bad_wishes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
