@@ -105,7 +105,7 @@ static yk_err search_size(struct pool *pool, struct size_pool *p, const struct s
                 err = solve_pool_chain(p, &chains[i], why);
             pool->least_ms = YK_MIN(pool->least_ms, chains[i].cost_ms);
         }
-        if (!err && req->objective == SOLVE_LATENCY && solve_sets_pays(req->graph))
+        if (!err && req->objective == SOLVE_LATENCY && p->model.count == 1 && solve_sets_pays(req->graph))
             err = solve_pool_sets(pool, p, source, why);
         if (err)
             return err;

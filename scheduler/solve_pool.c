@@ -73,6 +73,27 @@ static void add_splits(struct size_pool *p, int32_t source, struct solve_split *
     }
 }
 
+/* For the source the same as an agent before it. */
+static bool looked_at(const struct cost_model *m, int32_t source, int32_t agent)
+{
+    const struct view_agent *agents = m->view->agents;
+    size_t row = (size_t)m->graph->n_nodes;
+    for (int32_t a = 0; a < agent; a++) {
+        double latency[4], ms[4];
+        bool same = a != source && agents[a].usable && agents[a].memory_bytes >= agents[agent].memory_bytes &&
+                    agents[a].message_ms == agents[agent].message_ms &&
+                    memcmp(m->node_ms + (size_t)a * row, m->node_ms + (size_t)agent * row, row * sizeof(double)) == 0;
+        for (int32_t k = 0; k < 4 && same; k++) {
+            int32_t it = k & 1 ? a : agent, link = k & 2 ? cost_link(m, it, source) : cost_link(m, source, it);
+            latency[k] = 0;
+            ms[k] = link < 0 ? -1 : cost_transfer_ms(m, link, 1 << 20, &latency[k]);
+        }
+        if (same && ms[0] == ms[1] && ms[2] == ms[3] && latency[0] == latency[1] && latency[2] == latency[3])
+            return true;
+    }
+    return false;
+}
+
 yk_err solve_pool_sets(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why)
 {
     const struct cost_model *m = &p->model;
@@ -85,11 +106,11 @@ yk_err solve_pool_sets(struct pool *pool, struct size_pool *p, int32_t source, s
         double bound;
         int32_t other = k / 2, n_first = 0;
         if (other == source || !m->view->agents[other].usable || m->view->agents[other].memory_bytes <= 0 ||
-            (m->req->pin_first && !source_first) || (m->req->pin_last && source_first) || cost_out_of_time(m))
+            (m->req->pin_first && !source_first) || (m->req->pin_last && source_first) || cost_out_of_time(m) ||
+            looked_at(m, source, other))
             continue;
         double ms = solve_sets_pair(m, source, other, source_first, pool->least_ms, first, &bound);
-        if (m->count == 1)
-            pool->bound_ms = YK_MIN(pool->bound_ms, bound);
+        pool->bound_ms = YK_MIN(pool->bound_ms, bound);
         if (isinf(ms))
             continue;
         for (int32_t i = 0; i < n; i++) {

@@ -110,13 +110,22 @@ struct sets {
     struct flow f;
     uint32_t allowed; /* edges of this try */
     int32_t node;     /* of add_use */
+    int32_t *with;    /* by node: one that it goes with in any case; itself: the place of all that do */
+    double most_ms;   /* what a transfer may cost beside the least of all nodes */
     int32_t *seen;    /* by value: the node that was seen to read it last */
     bool *is_output;
 };
 
-static int32_t node_place(int32_t node)
+static int32_t with(const struct sets *s, int32_t node)
 {
-    return 2 + node;
+    while (s->with[node] != node)
+        node = s->with[node] = s->with[s->with[node]];
+    return node;
+}
+
+static int32_t node_place(const struct sets *s, int32_t node)
+{
+    return 2 + with(s, node);
 }
 
 static int32_t value_place(const struct sets *s, int32_t value)
@@ -138,7 +147,7 @@ static void add_use(void *arg, int32_t v)
 {
     struct sets *s = arg;
     const struct value *value = &s->m->graph->values[v];
-    int32_t node = node_place(s->node), place = value_place(s, v);
+    int32_t node = node_place(s, s->node), place = value_place(s, v);
     if (s->seen[v] == s->node)
         return;
     s->seen[v] = s->node;
@@ -146,10 +155,20 @@ static void add_use(void *arg, int32_t v)
         add_arc(&s->f, place, node, INFINITY);
     } else if (value->kind == VALUE_INPUT) {
         add_arc(&s->f, node, place, INFINITY);
-    } else if (value->kind != VALUE_WEIGHT && value->producer >= 0) {
+    } else if (value->kind != VALUE_WEIGHT && value->producer >= 0 && node_place(s, value->producer) != node) {
         add_arc(&s->f, place, node, INFINITY);
-        add_arc(&s->f, node, node_place(value->producer), INFINITY); /* closed downwards */
+        add_arc(&s->f, node, node_place(s, value->producer), INFINITY); /* closed downwards */
     }
+}
+
+/* What is too dear to send is made and read in one place. */
+static void join(void *arg, int32_t v)
+{
+    struct sets *s = arg;
+    const struct value *value = &s->m->graph->values[v];
+    if (value->kind != VALUE_INPUT && value->kind != VALUE_WEIGHT && value->producer >= 0 &&
+        value_ms(s, BETWEEN, v) >= s->most_ms)
+        s->with[with(s, value->producer)] = with(s, s->node);
 }
 
 static void make_network(struct sets *s)
@@ -167,7 +186,7 @@ static void make_network(struct sets *s)
         else if (value->kind == VALUE_INPUT)
             add_arc(f, value_place(s, v), TO, value_ms(s, INPUTS, v));
         else if (value->kind != VALUE_WEIGHT && value->producer >= 0)
-            add_arc(f, node_place(value->producer), value_place(s, v), value_ms(s, BETWEEN, v));
+            add_arc(f, node_place(s, value->producer), value_place(s, v), value_ms(s, BETWEEN, v));
     }
     for (s->node = 0; s->node < n; s->node++) {
         const struct node *node = &g->nodes[s->node];
@@ -177,8 +196,8 @@ static void make_network(struct sets *s)
             if (node->out[k] >= 0 && s->is_output[node->out[k]])
                 back += value_ms(s, OUTPUTS, node->out[k]);
         *(s->source_first ? &second : &first) += back;
-        add_arc(f, FROM, node_place(s->node), isnan(second) ? INFINITY : second);
-        add_arc(f, node_place(s->node), TO, isnan(first) ? INFINITY : first);
+        add_arc(f, FROM, node_place(s, s->node), isnan(second) ? INFINITY : second);
+        add_arc(f, node_place(s, s->node), TO, isnan(first) ? INFINITY : first);
         node_each_use(node, add_use, s);
     }
 }
@@ -217,6 +236,15 @@ double solve_sets_pair(const struct cost_model *m, int32_t source, int32_t other
     int32_t a = source_first ? source : other, b = source_first ? other : source;
     double always = always_ms(m, source), best = INFINITY, least = INFINITY;
     struct flow *f = &s.f;
+    double alone = always;
+    for (int32_t i = 0; i < g->n_nodes; i++) /* without any transfer */
+        alone += fmin(m->node_ms[(size_t)source * (size_t)g->n_nodes + (size_t)i],
+            m->node_ms[(size_t)other * (size_t)g->n_nodes + (size_t)i]);
+    if (!(alone < below_ms)) {
+        if (bound_ms)
+            *bound_ms = below_ms;
+        return INFINITY;
+    }
     f->n_places = 2 + g->n_nodes + g->n_values;
     size_t places = (size_t)f->n_places;
     f->head = yk_xalloc(places * sizeof *f->head);
@@ -231,6 +259,13 @@ double solve_sets_pair(const struct cost_model *m, int32_t source, int32_t other
     set_link(&s, BETWEEN, a, b);
     set_link(&s, OUTPUTS, other, source);
     f->little = 1e-12;
+    s.allowed = (1u << EDGES) - 1;
+    s.most_ms = below_ms - alone;
+    s.with = yk_xalloc(((size_t)g->n_nodes + 1) * sizeof *s.with);
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        s.with[i] = i;
+    for (s.node = 0; s.node < g->n_nodes; s.node++)
+        node_each_use(&g->nodes[s.node], join, &s);
     /* All edges for their bytes alone: a bound. Then for each choice of edges what they cost beside their bytes. */
     for (uint32_t tried = 0; tried <= 1u << EDGES; tried++) {
         double fixed = 0;
@@ -250,7 +285,7 @@ double solve_sets_pair(const struct cost_model *m, int32_t source, int32_t other
         if (ms + fixed < YK_MIN(below_ms, best)) {
             best = ms + fixed;
             for (int32_t i = 0; i < g->n_nodes; i++)
-                first[i] = f->level[node_place(i)] >= 0;
+                first[i] = f->level[node_place(&s, i)] >= 0;
         }
     }
     if (bound_ms)
@@ -260,6 +295,7 @@ double solve_sets_pair(const struct cost_model *m, int32_t source, int32_t other
     free(f->level);
     free(f->at);
     free(f->queue);
+    free(s.with);
     free(s.seen);
     free(s.is_output);
     return best;
