@@ -521,6 +521,9 @@ static yk_err wire_up(struct pipeline *p)
     }
     if (!err && p->is_source)
         err = wire_stage(p, &p->source, &bytes);
+    for (int32_t i = 0; !err && p->is_source && p->training && i < p->graph->n_inputs; i++)
+        if (i != p->training->divisor) /* a batch as it is read */
+            bytes += shape_bytes(&p->at[0].shapes.of[p->graph->inputs[i]]) / p->full * p->load->training.batch;
     if (!err)
         err = wire_edges(p, &bytes);
     if (err)

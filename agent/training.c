@@ -281,6 +281,7 @@ int64_t training_bytes(const struct pipeline *p)
     int64_t sum = 0;
     for (int i = 0; i < p->training->n_units; i++)
         sum += trainer_held_bytes(p->training->units[i].trainer) +
+               (p->load->training.batch > p->full ? trainer_later_bytes(p->training->units[i].trainer) : 0) +
                p->training->units[i].states_count * (int64_t)sizeof(float);
     return sum;
 }

@@ -111,6 +111,8 @@ const float *trainer_weight(const struct trainer *t, int32_t value);
 /* ---- figures ---- */
 
 int64_t trainer_held_bytes(const struct trainer *t); /* of everything, runs included; without inputs */
+/* What the second microbatch of a step will add to that. */
+int64_t trainer_later_bytes(const struct trainer *t);
 const char *trainer_form(const struct trainer *t, int32_t node);
 void trainer_trace(
     struct trainer *t, void (*fn)(void *arg, int32_t node, const char *form, double ms), void *arg); /* exec_trace */

@@ -279,6 +279,18 @@ int64_t trainer_held_bytes(const struct trainer *t)
     return sum;
 }
 
+int64_t trainer_later_bytes(const struct trainer *t)
+{
+    int64_t sum = 0;
+    for (int k = 0; k < 3; k++)
+        for (int32_t i = 0; i < t->part[k].n_out; i++) {
+            const struct train_end *e = &t->part[k].out[i];
+            if (e->kind == TRAIN_GRADIENT && e->border < 0 && !t->part[k].next[i])
+                sum += t->sums[e->index].count * (int64_t)sizeof(float);
+        }
+    return sum;
+}
+
 const char *trainer_form(const struct trainer *t, int32_t node)
 {
     for (int i = 0; i < 3; i++) {

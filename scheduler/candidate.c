@@ -33,7 +33,8 @@ static int32_t depth_of(const struct candidate *c, int32_t line, int32_t depth)
 /* ---- memory ---- */
 
 /* Takes memory. */
-static yk_err set_memory(const struct cost_model *m, struct candidate *c, int64_t *memory, struct yk_diag *why)
+static yk_err set_memory(
+    const struct cost_model *m, struct candidate *c, int64_t *memory, int32_t depth, struct yk_diag *why)
 {
     const struct view *v = m->view;
     int64_t *by_agent = yk_xalloc(((size_t)v->n_agents + 1) * sizeof *by_agent);
@@ -44,6 +45,12 @@ static yk_err set_memory(const struct cost_model *m, struct candidate *c, int64_
             if (!yk_add_i64(*sum, memory[at], sum))
                 err = yk_fail(why, YK_LIMIT, "the memory of a stage overflows");
         }
+    if (c->source_each && c->lines[0].source >= 0) {
+        int64_t *sum = &by_agent[c->lines[0].source], slots;
+        if (!yk_mul_i64(depth_of(c, 0, depth), c->source_each, &slots) || !yk_add_i64(*sum, slots, sum) ||
+            !yk_add_i64(*sum, c->source_fixed, sum))
+            err = yk_fail(why, YK_LIMIT, "the memory of the source overflows");
+    }
     for (int32_t a = 0; a < v->n_agents && !err; a++) {
         const struct view_agent *agent = &v->agents[a];
         if (by_agent[a] && agent->memory_bytes <= 0)
@@ -71,8 +78,9 @@ static yk_err find_parts(const struct cost_model *m, struct candidate *c, struct
     int64_t *fixed = yk_xalloc(((size_t)stages_of(c) + 1) * sizeof *fixed);
     int64_t *each = yk_xalloc(((size_t)stages_of(c) + 1) * sizeof *each);
     uint8_t *in_stage = yk_xalloc((size_t)n + 1);
-    yk_err err = YK_OK;
-    for (int32_t i = 0; i < c->n_lines && !err; i++)
+    bool train = m->req->training && m->req->training->info && c->n_lines == 1;
+    yk_err err = train ? candidate_train_memory(m, c, NULL, fixed, each, why) : YK_OK;
+    for (int32_t i = 0; i < c->n_lines && !err && !train; i++)
         for (int32_t s = 0; s < c->lines[i].n_stages && !err; s++, at++) {
             for (int32_t k = 0; k < n; k++)
                 in_stage[k] = c->lines[i].stage_of[k] == s;
@@ -104,7 +112,7 @@ yk_err candidate_memory(const struct cost_model *m, struct candidate *c, int32_t
         free(memory);
         return err;
     }
-    return set_memory(m, c, memory, why);
+    return set_memory(m, c, memory, depth, why);
 }
 
 /* ---- the event model ---- */

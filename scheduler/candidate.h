@@ -16,10 +16,15 @@ struct candidate {
     char bottleneck[160];
     int64_t *memory;       /* by stage of the first pipeline, then the next ...; at depth */
     int64_t *fixed, *each; /* the same without microbatches, and for each of the depth; NULL: not asked for yet */
+    int64_t source_fixed, source_each; /* of a training whose source has no stage */
 };
 
 /* Memory of every stage at depth, and whether it fits; why names agent, need and limit. */
 yk_err candidate_memory(const struct cost_model *m, struct candidate *c, int32_t depth, struct yk_diag *why);
+/* Of a training: fixed and each by stage, source_fixed and source_each. known: of the whole model on one device, if it
+ * was asked before (cost_memory_unit); else NULL. */
+yk_err candidate_train_memory(const struct cost_model *m, struct candidate *c, const struct memtrain_part *known,
+    int64_t *fixed, int64_t *each, struct yk_diag *why);
 /* Runs the event model for depth 1..max_depth as memory allows (or at the given depth only, if fixed > 0) and keeps the
  * depth with the least step time (the smallest such). Sets step_ms, depth, memory, bottleneck. */
 yk_err candidate_score(

@@ -1,7 +1,5 @@
 #include "scheduler/cost.h"
 
-#include "common/memplan.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -286,6 +284,21 @@ yk_err cost_memory_parts(
         *fixed += plan.stay_bytes * m->req->training->state_bytes;
     memplan_fini(&plan);
     return YK_OK;
+}
+
+yk_err cost_memory_unit(
+    const struct cost_model *m, const uint8_t *in_stage, bool whole, struct memtrain_part half[2], struct yk_diag *why)
+{
+    const struct solve_training *t = m->req->training;
+    struct memtrain_config c = {.graph = m->graph,
+        .shapes = &m->shapes,
+        .info = t->info,
+        .in_stage = in_stage,
+        .table = m->table,
+        .slots = (int32_t)t->state_bytes,
+        .whole = whole,
+        .several = m->count > 1};
+    return memtrain_make(&c, half, why);
 }
 
 yk_err cost_memory(

@@ -17,6 +17,7 @@
 #ifndef YK_COST_H
 #define YK_COST_H
 
+#include "common/memtrain.h"
 #include "scheduler/solve.h"
 
 #define COST_HEADER_BYTES 512 /* of a microbatch on the wire, roughly: tensors' descriptions and frame headers */
@@ -90,6 +91,9 @@ void cost_resource_name(const struct cost_model *m, int32_t resource, char *out)
 /* Bytes a stage takes on its agent: fixed, and each for one microbatch of the depth more. */
 yk_err cost_memory_parts(
     const struct cost_model *m, const uint8_t *in_stage, int64_t *fixed, int64_t *each, struct yk_diag *why);
+/* Of a training's nodes of one unit (forward nodes and their backward nodes), one run or two. */
+yk_err cost_memory_unit(
+    const struct cost_model *m, const uint8_t *in_stage, bool whole, struct memtrain_part half[2], struct yk_diag *why);
 /* The same at this depth. */
 yk_err cost_memory(
     const struct cost_model *m, const uint8_t *in_stage, int32_t depth, int64_t *out, struct yk_diag *why);

@@ -1,5 +1,6 @@
 /* Loading: what each agent of a plan is told to hold, and which edges it has. */
 #include "scheduler/sched_priv.h"
+#include "scheduler/shared.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -179,8 +180,8 @@ static yk_err find_edges(struct loading *l, struct yk_diag *why)
         err = join_edges(l, &shapes, why);
     l->first_sums = l->edges.n;
     if (!err && l->pair)
-        err = training_sum_edges(
-            l->g->job->training, l->line->n_stages, l->stage_of, l->pair, &l->edges, &l->first_sums, why);
+        err = shared_edges(
+            graph, &l->g->job->training->info, l->line->n_stages, l->stage_of, l->pair, &l->edges, &l->first_sums, why);
     shapes_fini(&shapes);
     if (err)
         return err;

@@ -11,7 +11,8 @@ const char *solve_objective_name(enum solve_objective o);
 
 /* What a training graph adds: which forward node each of its nodes belongs to (grad.h). */
 struct solve_training {
-    const int32_t *of; /* by node */
+    const int32_t *of;            /* by node */
+    const struct grad_info *info; /* without `of`; NULL: memory is counted as of other jobs */
     int32_t n_forward, first_loss, first_backward;
     int64_t state_bytes; /* per byte of a trained parameter: what the optimizer keeps for it */
 };

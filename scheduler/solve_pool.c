@@ -157,10 +157,13 @@ yk_err solve_pool_splits(struct pool *pool, struct size_pool *p, int32_t source,
 /* The whole model takes the same on every device. */
 static yk_err single_memory(struct size_pool *p, struct candidate *c, struct yk_diag *why)
 {
+    const struct solve_training *t = p->model.req->training;
+    bool train = t && t->info;
     if (!p->whole_known) {
         uint8_t *all = yk_xalloc((size_t)p->model.graph->n_nodes + 1);
         memset(all, 1, (size_t)p->model.graph->n_nodes);
-        yk_err err = cost_memory_parts(&p->model, all, &p->whole_fixed, &p->whole_each, why);
+        yk_err err = train ? cost_memory_unit(&p->model, all, true, p->whole, why)
+                           : cost_memory_parts(&p->model, all, &p->whole_fixed, &p->whole_each, why);
         free(all);
         if (err)
             return err;
@@ -168,8 +171,11 @@ static yk_err single_memory(struct size_pool *p, struct candidate *c, struct yk_
     }
     c->fixed = yk_xalloc(2 * sizeof *c->fixed);
     c->each = yk_xalloc(2 * sizeof *c->each);
-    c->fixed[0] = p->whole_fixed;
-    c->each[0] = p->whole_each;
+    c->fixed[0] = train ? 0 : p->whole_fixed;
+    c->each[0] = train ? 0 : p->whole_each;
+    yk_err err = train ? candidate_train_memory(&p->model, c, p->whole, c->fixed, c->each, why) : YK_OK;
+    if (err)
+        return err;
     return candidate_memory(&p->model, c, 1, why);
 }
 

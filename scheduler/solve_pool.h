@@ -15,6 +15,7 @@ struct size_pool {
     int32_t n;
     bool ready;
     bool whole_known;
+    struct memtrain_part whole[2];   /* of a training */
     int64_t whole_fixed, whole_each; /* bytes of the whole model on one device, and for each of the depth */
 };
 

@@ -49,6 +49,15 @@ static int64_t memory_of(struct walk *w, int32_t p, int32_t q)
     if (*need >= 0)
         return *need;
     *need = 0;
+    if (t->info) {
+        struct memtrain_part part[2];
+        for (int32_t i = 0; i < n; i++)
+            w->in_stage[i] = t->of[i] >= p && t->of[i] < q;
+        yk_err err = cost_memory_unit(w->m, w->in_stage, last, part, w->why);
+        w->err = w->err ? w->err : err;
+        *need = err ? 0 : part[0].fixed + part[0].each + part[1].fixed + part[1].each;
+        return *need;
+    }
     for (int half = 0; half < (last ? 1 : 2); half++) {
         int64_t bytes = 0;
         bool any = false;

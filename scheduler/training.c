@@ -1,6 +1,5 @@
 #include "scheduler/training.h"
 
-#include "common/cut.h"
 #include "common/onnx.h"
 #include "common/plan.h"
 #include "scheduler/model.h"
@@ -67,6 +66,39 @@ static yk_err find_value(
                : YK_OK;
 }
 
+/* The same as agents have it: parameters that are trained, by the values of the skeleton. */
+static yk_err copy_info(struct training *t, struct graph *read, const struct grad_info *info, struct yk_diag *why)
+{
+    const struct wire_training *w = &t->wire;
+    struct grad_param *params = yk_arena_alloc(read->arena, w->params.n + 1, sizeof *params);
+    struct grad_state *states = yk_arena_alloc(read->arena, w->states.n + 1, sizeof *states);
+    if (!params || !states)
+        return yk_fail(why, YK_NOMEM, "no memory for %zu parameters", w->params.n);
+    for (size_t i = 0; i < w->params.n; i++) {
+        const struct wire_param *p = &w->params.at[i];
+        int32_t *uses = yk_arena_alloc(read->arena, p->uses.n + 1, sizeof *uses);
+        if (!uses)
+            return yk_fail(why, YK_NOMEM, "no memory for %zu parameters", w->params.n);
+        for (size_t u = 0; u < p->uses.n; u++)
+            uses[u] = (int32_t)p->uses.at[u];
+        params[i] = (struct grad_param){.value = (int32_t)p->value,
+            .name = read->values[p->value].name,
+            .trainable = true,
+            .n_uses = (int32_t)p->uses.n,
+            .uses = uses};
+    }
+    for (size_t i = 0; i < w->states.n; i++)
+        states[i] = (struct grad_state){(int32_t)w->states.at[i].value, (int32_t)w->states.at[i].output};
+    t->info = *info;
+    t->info.params = params;
+    t->info.n_params = (int32_t)w->params.n;
+    t->info.states = states;
+    t->info.n_states = (int32_t)w->states.n;
+    t->info.of = NULL;
+    t->info.warning = NULL;
+    return YK_OK;
+}
+
 static yk_err take_info(struct training *t, const struct graph *made, const struct grad_info *info, struct yk_diag *why)
 {
     struct graph *read = t->model->graph;
@@ -102,6 +134,7 @@ static yk_err take_info(struct training *t, const struct graph *made, const stru
     w->divisor = info->divisor_input;
     w->stay = made->n_outputs - info->model_output - info->n_model_outputs;
     read->n_staying = (int32_t)w->stay;
+    err = err ? err : copy_info(t, read, info, why);
     t->first_loss = info->first_loss;
     t->first_backward = info->first_backward;
     t->of = yk_xalloc(((size_t)made->n_nodes + 1) * sizeof *t->of);
@@ -203,6 +236,7 @@ void training_for_solver(const struct training *t, struct solve_training *out)
 {
     bool sgd = t->config.optimizer == TRAIN_SGD;
     *out = (struct solve_training){.of = t->of,
+        .info = &t->info,
         .n_forward = t->n_forward,
         .first_loss = t->first_loss,
         .first_backward = t->first_backward,
@@ -255,103 +289,6 @@ yk_err training_pairs(const struct training *t, const struct plan_pipeline *line
     }
     free(home);
     free(forward);
-    return err;
-}
-
-/* ---- weights that several units use ---- */
-
-struct readers {
-    const int32_t *param; /* by value: which trained parameter it is, -1 */
-    uint8_t *reads;       /* [param * n_stages + unit] */
-    int32_t n_stages, unit;
-};
-
-static void add_reader(void *arg, int32_t value)
-{
-    struct readers *r = arg;
-    if (r->param[value] >= 0)
-        r->reads[(size_t)r->param[value] * (size_t)r->n_stages + (size_t)r->unit] = 1;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* The gradients that unit `from` makes of what unit `to` reads, ascending; their number. */
-static int32_t sums_between(const struct training *t, const struct readers *r, const int32_t *unit_of, int32_t from,
-    int32_t to, int32_t *values)
-{
-    const struct graph *g = t->model->graph;
-    int32_t n = 0, kept = 0;
-    for (size_t i = 0; i < t->wire.params.n; i++)
-        for (size_t u = 0; u < t->wire.params.at[i].uses.n && r->reads[i * (size_t)r->n_stages + (size_t)to]; u++) {
-            int32_t value = g->outputs[t->wire.params.at[i].uses.at[u]], producer = g->values[value].producer;
-            if (producer >= 0 && unit_of[producer] == from)
-                values[n++] = value;
-        }
-    qsort(values, (size_t)n, sizeof *values, by_value);
-    for (int32_t k = 0; k < n; k++)
-        if (k == 0 || values[k] != values[k - 1])
-            values[kept++] = values[k];
-    return kept;
-}
-
-yk_err training_sum_edges(const struct training *t, int32_t n_stages, const int32_t *stage_of, const int32_t *pair,
-    struct cut_edges *edges, int32_t *n, struct yk_diag *why)
-{
-    const struct graph *g = t->model->graph;
-    size_t n_params = t->wire.params.n, n_uses = 0;
-    int32_t *param = yk_xalloc(((size_t)g->n_values + 1) * sizeof *param);
-    int32_t *unit_of = yk_xalloc(((size_t)g->n_nodes + 1) * sizeof *unit_of);
-    uint8_t *reads = yk_xalloc(n_params * (size_t)n_stages + 1), *makes = yk_xalloc((size_t)n_stages + 1);
-    struct readers r = {param, reads, n_stages, 0};
-    yk_err err = YK_OK;
-    *n = edges->n;
-    for (int32_t v = 0; v < g->n_values; v++)
-        param[v] = -1;
-    for (size_t i = 0; i < n_params; i++) {
-        param[t->wire.params.at[i].value] = (int32_t)i;
-        n_uses += t->wire.params.at[i].uses.n;
-    }
-    for (int32_t k = 0; k < g->n_nodes; k++) {
-        r.unit = unit_of[k] = YK_MIN(stage_of[k], pair[stage_of[k]]);
-        node_each_use(&g->nodes[k], add_reader, &r);
-    }
-    for (size_t i = 0; i < n_params; i++) { /* what one unit reads alone is no matter for others */
-        int32_t users = 0;
-        for (int32_t s = 0; s < n_stages; s++)
-            users += reads[i * (size_t)n_stages + (size_t)s];
-        for (int32_t s = 0; s < n_stages && users < 2; s++)
-            reads[i * (size_t)n_stages + (size_t)s] = 0;
-        for (int32_t s = 0; s < n_stages && users > 1; s++)
-            makes[s] |= reads[i * (size_t)n_stages + (size_t)s];
-    }
-    int32_t *values = yk_xalloc((n_uses + 1) * sizeof *values);
-    for (int32_t from = 0; from < n_stages && !err; from++)
-        for (int32_t to = 0; to < n_stages && !err; to++) {
-            int32_t count = makes[from] && makes[to] && from != to ? sums_between(t, &r, unit_of, from, to, values) : 0;
-            if (!count)
-                continue;
-            struct cut_edge *at = yk_arena_alloc(edges->arena, (size_t)edges->n + 1, sizeof *at);
-            int32_t *list = yk_arena_alloc(edges->arena, (size_t)count, sizeof *list);
-            if (!at || !list) {
-                err = yk_fail(why, YK_NOMEM, "no memory for %d edges", edges->n + 1);
-                break;
-            }
-            if (edges->n)
-                memcpy(at, edges->at, (size_t)edges->n * sizeof *at);
-            memcpy(list, values, (size_t)count * sizeof *list);
-            at[edges->n] = (struct cut_edge){.from = from, .to = to, .n_values = count, .values = list};
-            edges->at = at;
-            edges->n++;
-        }
-    free(values);
-    free(param);
-    free(unit_of);
-    free(reads);
-    free(makes);
     return err;
 }
 

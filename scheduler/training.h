@@ -42,6 +42,7 @@ struct training {
     int32_t *of;         /* by node: the node of the forward graph that it belongs to */
     int32_t n_forward, first_loss, first_backward;
     struct wire_training wire; /* for load: all but config, batch, step and kept; owned */
+    struct grad_info info;     /* of model->graph, and in its arena; without `of` */
     int64_t trained_bytes;     /* of parameters that get a gradient */
     char *warning;             /* for the user; NULL */
 
@@ -78,12 +79,6 @@ void training_for_solver(const struct training *t, struct solve_training *out);
 struct plan_pipeline;
 yk_err training_pairs(const struct training *t, const struct plan_pipeline *line, const int32_t *stage_of,
     int32_t *pair, struct yk_diag *why);
-
-/* Edges behind each step, added to edges: from every unit (a forward stage and its pair) that makes a gradient of a
- * weight to every other one that reads the weight. *n: how many there were before. YK_NOMEM. */
-struct cut_edges;
-yk_err training_sum_edges(const struct training *t, int32_t n_stages, const int32_t *stage_of, const int32_t *pair,
-    struct cut_edges *edges, int32_t *n, struct yk_diag *why);
 
 /* Blocks: the model file blob_hash of dir with what the set holds of it, batch normalisation and Dropout as for
  * inference, into a file of dir. names, data: of the set's tensors, NULL data where there is none. */

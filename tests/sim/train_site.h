@@ -66,6 +66,14 @@ static inline void site_start(struct site *s, int i)
         fail_msg("%s", why.text);
 }
 
+/* Until every pair has been measured. */
+static inline void site_links(struct site *s)
+{
+    for (int ms = 0; ms < 300000 && (ms < 1000 || !fleet_links_ready(sched_fleet(s->h->s))); ms += 100)
+        run_ms(s->h, 100);
+    assert_true(fleet_links_ready(sched_fleet(s->h->s)));
+}
+
 static inline struct site *site_open(int agents)
 {
     struct site *s = yk_xalloc(sizeof *s);
@@ -77,9 +85,7 @@ static inline struct site *site_open(int agents)
     s->n_agents = agents;
     for (int i = 0; i < agents; i++)
         site_start(s, i);
-    for (int ms = 0; ms < 300000 && (ms < 1000 || !fleet_links_ready(sched_fleet(s->h->s))); ms += 100)
-        run_ms(s->h, 100);
-    assert_true(fleet_links_ready(sched_fleet(s->h->s)));
+    site_links(s);
     return s;
 }
 

@@ -1,0 +1,114 @@
+/* A plan says of a training's stages the memory that agents then take. */
+#include "tests/sim/train_site.h"
+
+#include "agent/pipeline.h"
+
+/* Of the plan, as the planner sees it: bytes by agent. */
+static void planned(struct site *s, const char *plan, int64_t by_agent[SITE_AGENTS])
+{
+    char *request = site_request(s, "m", "", plan);
+    sched_plan(s->h->s, request, strlen(request), on_text, s->h);
+    wait_answer(s->h, 60000);
+    struct json *doc = answer_json(s->h);
+    const struct json *stages = json_find(json_at(json_find(doc, "pipelines"), 0), "stages");
+    memset(by_agent, 0, SITE_AGENTS * sizeof *by_agent);
+    for (size_t i = 0; i < json_len(stages); i++) {
+        const char *name = json_str(json_find(json_at(stages, i), "agent"), "");
+        by_agent[name[1] - '0'] += json_i64(json_find(json_at(stages, i), "memory_bytes"), 0);
+    }
+    json_free(doc);
+    free(request);
+}
+
+static void check(struct site *s, const struct site_stage *stages, int n, int depth)
+{
+    int64_t want[SITE_AGENTS];
+    char *plan = site_plan(s, stages, n, depth);
+    struct site_result got;
+    planned(s, plan, want);
+    int64_t id = site_submit(s, "m", "set", plan);
+    for (int ms = 0; ms < 60000 && site_steps(s, id) < 2; ms += 10)
+        run_ms(s->h, 10);
+    /* Workspace is known of the profiled sizes, of which 8 is one: between them that of the larger is planned. */
+    double over = s->microbatch == 8 ? 1.1 : 1.5;
+    bool source_only = true;
+    for (int i = 0; i < n; i++)
+        source_only = source_only && stages[i].agent != 0;
+    for (int a = 0; a < s->n_agents; a++) {
+        const struct pipeline *p = s->agent[a]->pipelines;
+        if (!want[a] || (a == 0 && source_only))
+            continue;
+        assert_non_null(p);
+        if ((double)p->memory_bytes > 1.1 * (double)want[a] || (double)want[a] > over * (double)p->memory_bytes + 4096)
+            fail_msg("a%d holds %lld bytes, %lld are planned (%d stages, depth %d)", a, (long long)p->memory_bytes,
+                (long long)want[a], n, depth);
+    }
+    assert_true(site_wait(s, id, &got));
+    free(plan);
+}
+
+static void stages_take_what_is_planned(void **state)
+{
+    (void)state;
+    struct site *s = site_open(4);
+    site_network(s, "m", "cnn", 1, 12);
+    site_data(s, "set", 40, 3, (const int64_t[]){1, 12, 12}, 5);
+    for (int turn = 0; turn < 3; turn++) {
+        static const char *const trains[] = {
+            "", "\"optimizer\":\"adamw\",\"bn\":\"frozen\"", "\"momentum\":0,\"freeze\":[\"0.*\"]"};
+        site_learn(s, "m", 8, turn == 2 ? 8 : 2, trains[turn]);
+        for (int depth = 1; depth < 8; depth += 3) {
+            check(s, (struct site_stage[]){{0, -1}}, 1, depth);
+            check(s, (struct site_stage[]){{1, -1}}, 1, depth);
+            check(s, (struct site_stage[]){{0, 3}, {1, -1}}, 2, depth);
+            check(s, (struct site_stage[]){{1, 2}, {0, 8}, {2, -1}}, 3, depth);
+            check(s, (struct site_stage[]){{0, 0}, {1, 10}, {0, -1}}, 3, depth);
+        }
+    }
+    strcpy(s->codec, "fp16");
+    check(s, (struct site_stage[]){{0, 3}, {1, 8}, {2, -1}}, 3, 2);
+    site_close(s);
+}
+
+/* An agent whose budget is what the plan needs of it takes the stage; with less there is a reason instead of a plan. */
+static void budgets(void **state)
+{
+    (void)state;
+    int64_t want[SITE_AGENTS];
+    const struct site_stage stages[] = {{0, 3}, {1, -1}};
+    struct site *s = site_open(2);
+    site_network(s, "m", "cnn", 1, 12);
+    site_learn(s, "m", 8, 2, "");
+    char *plan = site_plan(s, stages, 2, 3);
+    planned(s, plan, want);
+    free(plan);
+    site_close(s);
+    for (int less = 0; less < 2; less++) {
+        s = site_open(0);
+        s->n_agents = 2;
+        s->memory[1] = want[1] + want[1] / 10 - (less ? want[1] / 5 : 0);
+        for (int i = 0; i < 2; i++)
+            site_start(s, i);
+        site_links(s);
+        site_network(s, "m", "cnn", 1, 12);
+        site_data(s, "set", 40, 3, (const int64_t[]){1, 12, 12}, 5);
+        site_learn(s, "m", 8, 2, "");
+        struct site_result got;
+        plan = site_plan(s, stages, 2, 3);
+        int64_t id = site_submit(s, "m", "set", plan);
+        bool done = site_wait(s, id, &got);
+        char *error = site_error(s, id);
+        if (done == (bool)less || (less && !strstr(error, "memory")))
+            fail_msg("%s: %s", less ? "less" : "enough", error);
+        free(error);
+        free(plan);
+        site_close(s);
+    }
+}
+
+int main(void)
+{
+    log_set_level(getenv("YOKE_TEST_LOG") ? LOG_INFO : LOG_ERROR);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(stages_take_what_is_planned), cmocka_unit_test(budgets)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
