@@ -239,9 +239,10 @@ static void look_at_memory(struct explaining *e)
     }
 }
 
-static bool is_hot(const struct view_agent *a)
+/* It rests (for its heat or its charge), or runs slower than it was profiled. */
+static bool is_held_back(const struct view_agent *a)
 {
-    return (!a->usable && strncmp(a->why_not, "heat", 4) == 0) || (a->usable && a->slow_factor > SLOW);
+    return a->memory_bytes > 0 && (!a->usable || a->slow_factor > SLOW);
 }
 
 /* Agents that are slower than they were profiled, left out for their heat, or at work for others. */
@@ -249,7 +250,7 @@ static void look_at_agents(struct explaining *e, bool heat)
 {
     for (int32_t a = 0; a < YK_MIN(e->view->n_agents, ASKED_AGENTS); a++) {
         const struct view_agent *agent = &e->view->agents[a];
-        if (heat ? !is_hot(agent) : !(agent->busy_frac > 0.01))
+        if (heat ? !is_held_back(agent) : !(agent->busy_frac > 0.01))
             continue;
         struct view *w = view_copy(e->view);
         if (w && heat) {
@@ -258,14 +259,16 @@ static void look_at_agents(struct explaining *e, bool heat)
         } else if (w) {
             w->agents[a].busy_frac = 0;
         }
-        char *text = heat ? yk_xasprintf("%s cool and at its full pace", agent->name)
-                          : yk_xasprintf("%s free of other jobs", agent->name);
+        char *text = yk_xasprintf("%s %s", agent->name,
+            !heat           ? "free of other jobs"
+            : agent->usable ? "at its full pace"
+                            : "rested and at its full pace");
         bool gain = add_change(e, heat ? "heat" : "busy", text, solve_again(e, e->req, w));
         if (gain && heat && !agent->usable)
-            add_bind(e, "heat", yk_xasprintf("heat: %s is not used, %s", agent->name, agent->why_not));
+            add_bind(e, "heat", yk_xasprintf("%s is not used, %s", agent->name, agent->why_not));
         else if (gain && heat)
-            add_bind(e, "heat",
-                yk_xasprintf("heat: %s takes %.2f times what its profile says", agent->name, agent->slow_factor));
+            add_bind(
+                e, "heat", yk_xasprintf("%s takes %.2f times what its profile says", agent->name, agent->slow_factor));
         else if (gain)
             add_bind(e, "busy",
                 yk_xasprintf("%.0f %% of %s is taken by other pipelines", 100 * agent->busy_frac, agent->name));

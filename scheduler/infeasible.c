@@ -17,7 +17,7 @@
 
 static bool memory_unknown(const struct view_agent *a)
 {
-    return a->memory_bytes <= 0 || (!a->usable && strncmp(a->why_not, "memory", 6) == 0);
+    return a->memory_bytes <= 0;
 }
 
 static bool linked(const struct view *v, int32_t from, int32_t to)

@@ -251,7 +251,7 @@ static void heat_pins_and_other_jobs(void **state)
     f.agents[0].busy_frac = 0.5;
     f.agents[1].slow_factor = 2;
     c->usable = false;
-    snprintf(c->why_not, sizeof c->why_not, "heat is critical");
+    snprintf(c->why_not, sizeof c->why_not, "it rests: heat is critical");
     struct solve_request q = {.graph = g,
         .job = "batch",
         .objective = SOLVE_THROUGHPUT,
@@ -261,7 +261,7 @@ static void heat_pins_and_other_jobs(void **state)
         .pin_first = true};
     struct plan *p = solved(&q, &f.view);
     explain_plan(&q, &f.view, &all, p);
-    if (!find(p->binds, p->n_binds, "heat", "c is not used, heat is critical"))
+    if (!find(p->binds, p->n_binds, "heat", "c is not used, it rests: heat is critical"))
         fail_msg("%s", p->explanation);
     assert_non_null(find(p->binds, p->n_binds, "heat", "b takes 2.00 times"));
     assert_non_null(find(p->binds, p->n_binds, "busy", "50 % of a"));
@@ -270,7 +270,7 @@ static void heat_pins_and_other_jobs(void **state)
     assert_true(near(change_of(p, "pin", "first"), step_of(&q, &f.view)));
     q.pin_first = true;
     f.agents[1].slow_factor = 1;
-    assert_true(near(change_of(p, "heat", "b cool"), step_of(&q, &f.view)));
+    assert_true(near(change_of(p, "heat", "b at its full pace"), step_of(&q, &f.view)));
     plan_free(p);
     pf_fini(&f);
     graph_close(g);
