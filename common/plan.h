@@ -40,7 +40,8 @@ struct plan_alternative { /* derived */
     char *bottleneck;
 };
 struct plan_note { /* derived, where an explanation was asked for */
-    char kind[16]; /* what binds, or is changed: "compute", "link", "memory", "heat", "pin", "busy", "device" */
+    char kind[16]; /* what binds, or is changed: "compute", "link", "memory", "heat", "pin", "busy", "device", "codec",
+                      "plan" */
     char *text;
     double step_ms; /* of the best plan with the change; NaN: of what binds, or there is none */
 };

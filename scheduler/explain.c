@@ -290,6 +290,17 @@ static void look_at_pins(struct explaining *e)
     }
 }
 
+/* Only where something crosses at all, or might. */
+static void look_at_codec(struct explaining *e)
+{
+    static const bool halves[] = {true, true, false};
+    struct solve_request q = *e->req;
+    if (e->view->n_agents < 2 || (q.codec_allowed && (q.codec_allowed[CODEC_FP16] || q.codec_allowed[CODEC_INT8])))
+        return;
+    q.codec_allowed = halves;
+    add_change(e, "codec", yk_xstrdup("fp16 on links (--codec=fp16, it loses bits)"), solve_again(e, &q, e->view));
+}
+
 static void look_at_changes(struct explaining *e, const struct cost_model *m, int32_t busiest)
 {
     int32_t n = m->view->n_agents, source = find_agent(e->view, e->p->source);
@@ -305,6 +316,7 @@ static void look_at_changes(struct explaining *e, const struct cost_model *m, in
     look_at_agents(e, true);
     look_at_agents(e, false);
     look_at_pins(e);
+    look_at_codec(e);
 }
 
 /* ---- bars ---- */

@@ -231,6 +231,10 @@ static void link_binds(void **state)
     assert_non_null(find(p->binds, p->n_binds, "link", "link a<->b carries"));
     double there = change_of(p, "link", "link a<->b twice");
     assert_true(there < 0.9 * p->step_ms && near(there, change_of(p, "link", "every link")));
+    static const bool halves[] = {true, true, false};
+    double half_ms = change_of(p, "codec", "fp16");
+    q.codec_allowed = halves;
+    assert_true(half_ms < 0.9 * p->step_ms && near(half_ms, step_of(&q, &f.view)));
     plan_free(p);
     pf_fini(&f);
     graph_close(g);
