@@ -630,6 +630,10 @@ yk_err host_read(struct backend *b, const struct backend_buffer *src, void *dst,
     return YK_OK;
 }
 
+#define SPLIT_PIECES 16
+#define SPLIT_LEAST_NS 8000 /* as estimated; vectors are several times faster */
+#define SPLIT_MOST_NS 50000
+
 struct split {
     void (*fn)(void *arg, int64_t begin, int64_t end);
     void *arg;
@@ -647,8 +651,11 @@ static void split_tile(void *arg, int64_t tile, int thread)
 void host_split(
     struct host_call *c, int64_t count, int64_t cost, void (*fn)(void *arg, int64_t begin, int64_t end), void *arg)
 {
-    /* Pieces of about 50 us: long against a wake-up, short against a layer. */
-    int64_t step = YK_MAX(50000 / YK_MAX(cost, 1), 1);
+    /* Long against the start of a run, and so many that each thread works on what is in its own cache; of a long layer
+     * about 50 us at most. */
+    int64_t all = cost > INT64_MAX / YK_MAX(count, 1) ? INT64_MAX : YK_MAX(cost, 1) * count;
+    int64_t ns = YK_MIN(YK_MAX(all / SPLIT_PIECES, SPLIT_LEAST_NS), SPLIT_MOST_NS);
+    int64_t step = YK_MAX(ns / YK_MAX(cost, 1), 1);
     struct split s = {fn, arg, count, step};
     pool_run(c->pool, (count + step - 1) / step, split_tile, &s);
 }

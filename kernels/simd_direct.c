@@ -12,12 +12,16 @@
 #define SLOT_BYTES (1 << 20)
 #define TILES_WANTED 16
 #define TILE_FLOPS 2e6
+#define ROWS_LEAST 16 /* and of products in place */
+#define SMALL_WANTED 32
+#define SMALL_FLOPS 1e6
 
 struct plan {
     int64_t ic, oc, k;     /* of a group */
     int64_t m, rows;       /* pixels in all and of a tile */
     int64_t blocks, parts; /* of pixels, of columns */
     bool in_place;
+    bool columns_first; /* tiles that follow each other have the same columns: where weights are more than pixels */
     int64_t lda, bytes; /* of the patches of a tile */
     int slots;
 };
@@ -25,6 +29,21 @@ struct plan {
 static int64_t ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
+}
+
+/* More and smaller tiles cost a product that reads its pixels in place next to nothing. A thread's share of them is one
+ * range of what there is more of: of the weights, or of the pixels, which it then finds where it made them. */
+static void share_in_place(struct plan *p, int64_t panels)
+{
+    double tiles = 2.0 * (double)p->m * (double)p->k * (double)p->oc / SMALL_FLOPS;
+    int64_t want = tiles > SMALL_WANTED ? SMALL_WANTED : tiles < 1 ? 1 : (int64_t)tiles;
+    p->columns_first = (double)p->k * (double)p->oc > (double)p->m * (double)(p->k + p->oc);
+    p->parts = p->columns_first ? YK_MIN(want, panels) : 1;
+    p->blocks = YK_MAX(p->blocks, YK_MIN(ceil_div(want, p->parts), ceil_div(p->m, ROWS_LEAST)));
+    p->rows = YK_MAX(ceil_div(p->m, p->blocks), 1);
+    p->blocks = YK_MAX(ceil_div(p->m, p->rows), 1);
+    if (!p->columns_first)
+        p->parts = YK_MIN(ceil_div(want, p->blocks), panels);
 }
 
 static void make_plan(const struct conv_dims *d, struct plan *p)
@@ -44,12 +63,16 @@ static void make_plan(const struct conv_dims *d, struct plan *p)
     /* Not by the rows and tiles that it comes to: for fewer pixels they may be more. */
     p->bytes = p->in_place ? 0 : (YK_MIN(p->rows, p->m) * p->lda * (int64_t)sizeof(float) + 127) / 64 * 64;
     p->blocks = YK_MAX(ceil_div(p->m, p->rows), 1);
+    if (p->in_place) {
+        share_in_place(p, ceil_div(p->oc, nr));
+        return;
+    }
     p->rows = ceil_div(ceil_div(YK_MAX(p->m, 1), p->blocks), 12) * 12;
     p->blocks = YK_MAX(ceil_div(p->m, p->rows), 1);
     double flops = 2.0 * (double)YK_MIN(p->rows, p->m) * (double)p->k * (double)p->oc;
     int64_t most = flops / TILE_FLOPS < 1 ? 1 : flops / TILE_FLOPS > 64 ? 64 : (int64_t)(flops / TILE_FLOPS);
     p->parts = YK_MIN(YK_MIN(ceil_div(TILES_WANTED, p->blocks), ceil_div(p->oc, nr)), most);
-    p->slots = p->in_place ? 0 : simd_last_slots(p->bytes, (p->blocks + TILES_WANTED) * d->group);
+    p->slots = simd_last_slots(p->bytes, (p->blocks + TILES_WANTED) * d->group);
 }
 
 static bool claim(const struct op_ctx *c)
@@ -183,7 +206,9 @@ static void tile(void *arg, int64_t i, int thread)
     struct job *j = arg;
     const struct plan *p = &j->p;
     const struct conv_dims *d = &j->s.d;
-    int64_t part = i % p->parts, block = i / p->parts % p->blocks, group = i / p->parts / p->blocks;
+    int64_t group = i / p->parts / p->blocks, at = i % (p->parts * p->blocks);
+    int64_t part = p->columns_first ? at / p->blocks : at % p->parts;
+    int64_t block = p->columns_first ? at % p->blocks : at / p->parts;
     int64_t nr = j->s.isa->nr, panels = ceil_div(p->oc, nr), first = block * p->rows, m = YK_MIN(p->rows, p->m - first);
     int64_t begin = panels * part / p->parts * nr, end = YK_MIN(panels * (part + 1) / p->parts * nr, p->oc);
     int64_t oc = group * p->oc + begin;

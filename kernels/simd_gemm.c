@@ -10,6 +10,7 @@
 #define ROWS 48
 #define TILES_WANTED 16
 #define TILE_FLOPS 2e6
+#define TILE_BYTES 256e3
 
 struct grid {
     int64_t m, n, k, rows, blocks, parts;
@@ -27,6 +28,7 @@ static void make_grid(int64_t m, int64_t n, int64_t k, struct grid *g)
     g->rows = ceil_div(ceil_div(YK_MAX(m, 1), g->blocks), 12) * 12;
     g->blocks = YK_MAX(ceil_div(m, g->rows), 1);
     double most = 2.0 * (double)YK_MIN(g->rows, m) * (double)n * (double)k / TILE_FLOPS;
+    most = YK_MAX(most, (double)n * (double)k * sizeof(float) / TILE_BYTES); /* of few rows the time is that of b */
     g->parts = most < 1 ? 1 : most > 64 ? 64 : (int64_t)most;
     g->parts = YK_MIN(YK_MIN(ceil_div(TILES_WANTED, g->blocks), ceil_div(n, simd_isa_best()->nr)), g->parts);
     g->parts = YK_MAX(g->parts, 1);

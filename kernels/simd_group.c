@@ -1,10 +1,12 @@
 /* conv.depthwise, conv.group: convolutions in groups of as many channels in as out, one or a small power of two. A tile
- * is a band of rows and a run of channels: of a large image all channels, of a small one all rows. */
+ * is a band of rows and a run of channels: of a large image all channels, of a small one all rows. Bands come first,
+ * since the products around it are cut by pixels too. */
 #include "kernels/simd_last.h"
 
 #define BAND_BYTES 192e3 /* of input that stays near while the channels of a band are done */
 #define TILES_WANTED 16
-#define TILE_FLOPS 1e6
+#define ROWS_LEAST 4 /* of a band: it reads those of its neighbours too */
+#define TILE_FLOPS 2e5
 
 static int64_t ceil_div(int64_t a, int64_t b)
 {
@@ -81,12 +83,12 @@ static void make_grid(const struct conv_dims *d, struct job *j)
     int64_t per = d->c / d->group, blocks = ceil_div(d->c, SIMD_PAD), all = d->n * d->out[1];
     double line = (double)(d->in[2] * d->c * d->stride[1]) * sizeof(float);
     double flops = 2.0 * (double)(d->out[2] * d->c * per * d->k[1] * d->k[2]);
-    double rows = BAND_BYTES / (line + 1), least = TILE_FLOPS / (flops + 1);
-    j->rows = rows > least ? (rows < 1e6 ? (int64_t)rows : 1000000) : (least < 1e6 ? (int64_t)least : 1000000);
-    j->rows = YK_MIN(YK_MAX(j->rows, 1), d->out[1]);
+    double rows = BAND_BYTES / (line + 1), tiles = flops * (double)all / TILE_FLOPS; /* tiles that are worth it */
+    int64_t want = tiles > TILES_WANTED ? TILES_WANTED : tiles < 1 ? 1 : (int64_t)tiles;
+    j->rows = rows < 1e6 ? (int64_t)rows : 1000000;
+    j->rows = YK_MIN(j->rows, ceil_div(d->out[1], YK_MAX(want / YK_MAX(d->n, 1), 1)));
+    j->rows = YK_MIN(YK_MAX(j->rows, ROWS_LEAST), YK_MAX(d->out[1], 1));
     j->bands = YK_MAX(ceil_div(d->out[1], j->rows), 1);
-    double most = flops * (double)all / TILE_FLOPS; /* tiles that are worth it */
-    int64_t want = most > TILES_WANTED ? TILES_WANTED : most < 1 ? 1 : (int64_t)most;
     j->parts = YK_MAX(YK_MIN(ceil_div(want, YK_MAX(d->n * j->bands, 1)), blocks), 1);
 }
 

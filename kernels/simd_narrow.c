@@ -7,7 +7,7 @@
 
 #define CHANNELS_MOST 4
 #define TERMS_MOST 1024
-#define TILE_FLOPS 2e6
+#define TILE_FLOPS 1e6
 
 struct plan {
     int64_t k, bands, rows; /* terms; bands of an image, rows of a band */

@@ -169,6 +169,11 @@ static yk_err run_resize(struct host_call *c)
     int64_t wide = j.out_w * j.channels, round = last ? ROUND_LAST : ROUND;
     int64_t count = wide ? tensor_count(&c->out[0]) / wide : 0;
     int64_t cost = last ? (j.in_w + j.out_w) * j.channels / 4 + 1 : j.in_w / 4 + j.out_w + 1;
+    bool blends = false;
+    for (int64_t i = 0; i < j.out_h && !j.same; i++)
+        blends |= j.rows[i].share > 0;
+    if (!blends) /* no scratch to share: all lines in one run */
+        round = YK_MAX(count, 1);
     for (j.first = 0; j.first < count; j.first += round)
         host_split(c, YK_MIN(round, count - j.first), cost, resize_piece, &j);
     return YK_OK;
