@@ -3,6 +3,7 @@
 #include "kernels/host.h"
 
 #include "common/memplan.h"
+#include "kernels/chain.h"
 #include "kernels/layout.h"
 
 #include <stdatomic.h>
@@ -35,16 +36,20 @@ struct step {
     void *packed;
     struct shape *shapes;       /* of inputs, then outputs, for packing again; NULL if nothing is packed again */
     uint64_t last_in, last_out; /* as in host_call */
+    int span;                   /* steps from this one on that may run as one, 1: no others */
+    uint32_t unread;            /* of them, as for chain_run */
 };
 
 struct segment {
     const struct graph *graph;
     struct step *steps;
+    const struct host_kernel **kernels; /* by step */
     int32_t n_steps;
     int64_t workspace_offset;
     struct memplan plan; /* of its own, if the caller gave no places */
     bool planned;
     struct host_call call;
+    struct host_call *calls; /* of a chain; NULL if there is none */
     struct yk_diag why;
     atomic_bool canceled;
 };
@@ -251,6 +256,8 @@ static void segment_free(struct segment *s)
         free(s->steps[i].shapes);
     }
     free(s->steps);
+    free(s->kernels);
+    free(s->calls);
     if (s->planned)
         memplan_fini(&s->plan);
     free(s);
@@ -362,25 +369,53 @@ static yk_err choose_layouts(struct segment *s, const struct backend_segment *se
 {
     const struct graph *g = seg->graph;
     uint8_t *last = yk_try_alloc((size_t)YK_MAX(g->n_values, 1), 1);
-    const struct host_kernel **kernels = yk_try_alloc((size_t)YK_MAX(s->n_steps, 1), sizeof(*kernels));
-    yk_err err = last && kernels ? YK_OK : YK_NOMEM;
+    yk_err err = last ? YK_OK : YK_NOMEM;
     for (int32_t i = 0; !err && i < s->n_steps; i++) {
         const struct node *n = &g->nodes[s->steps[i].node];
-        kernels[i] = s->steps[i].kernel;
         for (int k = 0; k < n->n_out; k++)
             if (s->steps[i].out[k].kind == SLOT_PLACE)
                 last[n->out[k]] = 1;
     }
     if (!err)
-        layout_choose(seg, kernels, last);
+        layout_choose(seg, s->kernels, last);
     for (int32_t i = 0; !err && i < s->n_steps; i++) {
         const struct node *n = &g->nodes[s->steps[i].node];
         s->steps[i].last_in = last_of(n->in, n->n_in, last);
         s->steps[i].last_out = last_of(n->out, n->n_out, last);
     }
-    free(kernels);
     free(last);
     return err;
+}
+
+/* Finds the chains: what of them only they read is never written to its place. */
+static yk_err find_chains(struct segment *s, const struct backend_segment *seg)
+{
+    const struct graph *g = seg->graph;
+    int32_t *reader = yk_try_alloc((size_t)YK_MAX(g->n_values, 1), sizeof(*reader)); /* the last, by value */
+    bool any = false;
+    if (!reader)
+        return YK_NOMEM;
+    for (int32_t i = 0; i < s->n_steps; i++) {
+        const struct node *n = &g->nodes[s->steps[i].node];
+        s->steps[i].span = 1;
+        for (int k = 0; k < n->n_in; k++)
+            if (n->in[k] >= 0)
+                reader[n->in[k]] = i;
+    }
+    for (int32_t i = 0; i < s->n_steps; i += s->steps[i].span) {
+        int span = chain_span(g, seg->nodes, s->kernels, s->n_steps, i);
+        s->steps[i].span = span;
+        any |= span > 1;
+        for (int k = 0; k < span - 1; k++) {
+            const struct slot *out = &s->steps[i + k].out[0];
+            if (out->kind == SLOT_PLACE && reader[out->value] < i + span)
+                s->steps[i].unread |= 1u << k;
+        }
+    }
+    free(reader);
+    if (any)
+        s->calls = yk_try_alloc(CHAIN_MOST, sizeof(*s->calls));
+    return any && !s->calls ? YK_NOMEM : YK_OK;
 }
 
 yk_err host_prepare(struct backend *b, const struct backend_segment *seg, void **handle, int64_t *scratch_bytes,
@@ -397,7 +432,8 @@ yk_err host_prepare(struct backend *b, const struct backend_segment *seg, void *
         goto out;
     s->graph = g;
     s->steps = yk_try_alloc((size_t)YK_MAX(seg->n_nodes, 1), sizeof(*s->steps));
-    if (!s->steps)
+    s->kernels = yk_try_alloc((size_t)YK_MAX(seg->n_nodes, 1), sizeof(*s->kernels));
+    if (!s->steps || !s->kernels)
         goto out;
     s->n_steps = seg->n_nodes;
     struct backend_form form;
@@ -412,6 +448,7 @@ yk_err host_prepare(struct backend *b, const struct backend_segment *seg, void *
                 c->node->name, c->node->op->name, h->base.ops->name, seg->forms[i]);
             goto out;
         }
+        s->kernels[i] = st->kernel;
         table[st->node].workspace_bytes = form.workspace_bytes;
         if (st->kernel->pack && form.packed_bytes > 0) {
             st->packed = yk_try_aligned((size_t)form.packed_bytes);
@@ -449,7 +486,7 @@ yk_err host_prepare(struct backend *b, const struct backend_segment *seg, void *
                 goto out;
         }
     }
-    if ((err = pack_all(h, s, seg, why)) || (err = choose_layouts(s, seg)))
+    if ((err = pack_all(h, s, seg, why)) || (err = choose_layouts(s, seg)) || (err = find_chains(s, seg)))
         goto out;
     *handle = s;
     *scratch_bytes = s->planned ? s->plan.arena_bytes : 0;
@@ -526,9 +563,10 @@ static void fill_tensor(struct tensor *t, const struct slot *s, const struct bac
     t->data = address(s, run);
 }
 
-static yk_err run_step(struct host *h, struct segment *s, struct step *st, const struct backend_run *run)
+/* What step st gets; false if it has nothing to make. */
+static bool fill_call(
+    struct host *h, struct segment *s, struct step *st, const struct backend_run *run, struct host_call *c)
 {
-    struct host_call *c = &s->call;
     const struct node *n = &s->graph->nodes[st->node];
     c->graph = s->graph;
     c->node = n;
@@ -548,13 +586,28 @@ static yk_err run_step(struct host *h, struct segment *s, struct step *st, const
         fill_tensor(&c->out[k], &st->out[k], run);
         work |= c->out[k].shape.dtype != DT_NONE && tensor_count(&c->out[k]) > 0;
     }
-    if (!work)
+    return work;
+}
+
+static yk_err run_step(struct host *h, struct segment *s, struct step *st, const struct backend_run *run)
+{
+    if (!fill_call(h, s, st, run, &s->call))
         return YK_OK;
     s->why.text[0] = 0;
-    yk_err err = st->kernel->run(c);
+    yk_err err = st->kernel->run(&s->call);
     if (err)
-        yk_wrap(&s->why, err, "node %d '%s' (%s)", (int)st->node, n->name, n->op->name);
+        yk_wrap(&s->why, err, "node %d '%s' (%s)", (int)st->node, s->call.node->name, s->call.node->op->name);
     return err;
+}
+
+/* Runs the chain that begins with step i; false: its steps run one by one. */
+static bool run_chain(struct host *h, struct segment *s, int32_t i, const struct backend_run *run)
+{
+    struct step *st = &s->steps[i];
+    for (int k = 0; k < st->span; k++)
+        if (!fill_call(h, s, st + k, run, &s->calls[k]))
+            return false;
+    return chain_run(s->calls, s->kernels + i, st->span, st->unread);
 }
 
 void host_submit(struct backend *b, void *handle, const struct backend_run *run,
@@ -566,10 +619,15 @@ void host_submit(struct backend *b, void *handle, const struct backend_run *run,
     /* A cancel that came too late for the last run is not meant for this one. */
     atomic_store(&s->canceled, false);
     double before = run->trace ? now_ms() : 0;
-    for (int32_t i = 0; i < s->n_steps && !err; i++) {
+    for (int32_t i = 0; i < s->n_steps && !err;) {
         if (atomic_load_explicit(&s->canceled, memory_order_relaxed)) {
             err = yk_fail(&s->why, YK_CANCELED, "canceled");
             break;
+        }
+        /* A traced run takes nodes one by one: each has a time of its own, and its values where they belong. */
+        if (!run->trace && s->steps[i].span > 1 && run_chain(h, s, i, run)) {
+            i += s->steps[i].span;
+            continue;
         }
         err = run_step(h, s, &s->steps[i], run);
         if (run->trace) {
@@ -577,6 +635,7 @@ void host_submit(struct backend *b, void *handle, const struct backend_run *run,
             run->trace(run->trace_arg, s->steps[i].node, after - before);
             before = now_ms();
         }
+        i++;
     }
     done(arg, err, err ? s->why.text : "");
 }

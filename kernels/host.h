@@ -9,6 +9,8 @@
 
 #include "kernels/backend.h"
 
+struct chain_map;
+
 /* One node about to run. */
 struct host_call {
     const struct graph *graph;
@@ -42,6 +44,9 @@ struct host_kernel {
     yk_err (*pack)(const struct op_ctx *c, const void *const *in, void *packed, struct yk_diag *why);
     yk_err (*run)(struct host_call *c);
     enum host_layout layout;
+    /* Fills out for a call whose node is one loop over the elements; false at shapes where it is not. NULL: never is.
+     * See kernels/chain.h. */
+    bool (*map)(const struct host_call *c, struct chain_map *out);
     /* Whether other forms that claim the node are better at these shapes: it is then listed behind them. NULL: no. */
     bool (*later)(const struct op_ctx *c);
 };

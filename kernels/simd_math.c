@@ -1,18 +1,11 @@
 /* Elementwise f32 ops. */
-#include "kernels/iter.h"
+#include "kernels/chain.h"
 #include "kernels/layout.h"
 #include "kernels/simd.h"
 #include "kernels/simd_fn.h"
 
 #include <math.h>
 #include <string.h>
-
-struct unary_job {
-    void (*fn)(float *restrict y, const float *restrict x, int64_t n, float p, float q);
-    const float *x;
-    float *y;
-    float p, q;
-};
 
 #define UNARY(name, expr)                                                                                 \
     SIMD_CLONES static void name(float *restrict y, const float *restrict x, int64_t n, float p, float q) \
@@ -66,47 +59,67 @@ static const struct {
     {"Abs", NULL, NULL, 0, 0, u_abs, 1},
 };
 
-static void unary_piece(void *arg, int64_t begin, int64_t end)
+static void unary_piece(const struct chain_map *m, float *y, const float *const *in, int64_t begin, int64_t end)
 {
-    const struct unary_job *j = arg;
-    j->fn(j->y + begin, j->x + begin, end - begin, j->p, j->q);
+    m->unary(y, in[0], end - begin, m->p, m->q);
+}
+
+static struct chain_map unary_map(int cost)
+{
+    return (struct chain_map){.unit = 1, .cost = cost, .full = 1, .piece = unary_piece};
+}
+
+static bool map_unary(const struct host_call *c, struct chain_map *m)
+{
+    for (size_t i = 0; i < YK_COUNT(unaries); i++)
+        if (!strcmp(unaries[i].op, c->node->op->name)) {
+            *m = unary_map(unaries[i].cost);
+            m->unary = unaries[i].fn;
+            m->p = unaries[i].p ? node_attr_f(c->node, unaries[i].p, unaries[i].p_else) : 0;
+            m->q = unaries[i].q ? node_attr_f(c->node, unaries[i].q, unaries[i].q_else) : 0;
+            return true;
+        }
+    return false;
+}
+
+static yk_err run_map(struct host_call *c, bool (*map)(const struct host_call *c, struct chain_map *out))
+{
+    struct chain_map m;
+    if (!map(c, &m))
+        return yk_fail(c->why, YK_INTERNAL, "no loop for %s", c->node->op->name);
+    chain_run_map(c, &m);
+    return YK_OK;
 }
 
 static yk_err run_unary(struct host_call *c)
 {
-    struct unary_job j = {.x = c->in[0].data, .y = c->out[0].data};
-    int cost = 1;
-    for (size_t i = 0; i < YK_COUNT(unaries); i++)
-        if (!strcmp(unaries[i].op, c->node->op->name)) {
-            j.fn = unaries[i].fn;
-            j.p = unaries[i].p ? node_attr_f(c->node, unaries[i].p, unaries[i].p_else) : 0;
-            j.q = unaries[i].q ? node_attr_f(c->node, unaries[i].q, unaries[i].q_else) : 0;
-            cost = unaries[i].cost;
-        }
-    if (!j.fn)
-        return yk_fail(c->why, YK_INTERNAL, "no loop for %s", c->node->op->name);
-    host_split(c, tensor_count(&c->out[0]), cost, unary_piece, &j);
-    return YK_OK;
+    return run_map(c, map_unary);
 }
 
 UNARY(u_square, v *v)
 UNARY(u_cube, v *v *v)
 
 /* The exponents that models use; others go through double. */
-static void pow_piece(void *arg, int64_t begin, int64_t end)
+static void u_pow(float *restrict y, const float *restrict x, int64_t n, float p, float q)
 {
-    const struct unary_job *j = arg;
-    for (int64_t i = begin; i < end; i++)
-        j->y[i] = (float)pow((double)j->x[i], (double)j->p);
+    (void)q;
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (float)pow((double)x[i], (double)p);
+}
+
+static bool map_pow(const struct host_call *c, struct chain_map *m)
+{
+    float p = *(const float *)c->in[1].data;
+    bool known = p == 2 || p == 3;
+    *m = unary_map(known ? 1 : 20);
+    m->unary = p == 2 ? u_square : p == 3 ? u_cube : u_pow;
+    m->p = p;
+    return true;
 }
 
 static yk_err run_pow(struct host_call *c)
 {
-    struct unary_job j = {.x = c->in[0].data, .y = c->out[0].data, .p = *(const float *)c->in[1].data};
-    int64_t n = tensor_count(&c->out[0]);
-    j.fn = j.p == 2 ? u_square : j.p == 3 ? u_cube : NULL;
-    host_split(c, n, j.fn ? 1 : 20, j.fn ? unary_piece : pow_piece, &j);
-    return YK_OK;
+    return run_map(c, map_pow);
 }
 
 static bool claim_pow(const struct op_ctx *c)
@@ -114,75 +127,64 @@ static bool claim_pow(const struct op_ctx *c)
     return simd_claim_f32(c) && shape_count(c->in[1]) == 1 && c->in[1]->rank <= c->in[0]->rank;
 }
 
-static yk_err run_clip(struct host_call *c)
+static bool map_clip(const struct host_call *c, struct chain_map *m)
 {
-    struct unary_job j = {.fn = u_clip, .x = c->in[0].data, .y = c->out[0].data, .p = -INFINITY, .q = INFINITY};
-    if (c->n_in > 1 && c->in[1].data)
-        j.p = *(const float *)c->in[1].data;
-    if (c->n_in > 2 && c->in[2].data)
-        j.q = *(const float *)c->in[2].data;
+    *m = unary_map(1);
+    m->unary = u_clip;
+    m->p = c->n_in > 1 && c->in[1].data ? *(const float *)c->in[1].data : -INFINITY;
+    m->q = c->n_in > 2 && c->in[2].data ? *(const float *)c->in[2].data : INFINITY;
     /* A bound that is NaN bounds nothing, as in ref: comparisons with it are false. */
-    host_split(c, tensor_count(&c->out[0]), 1, unary_piece, &j);
-    return YK_OK;
+    return true;
 }
 
-/* Rows of n: steps within a row, then from one to the next. */
-struct binary_rows {
-    int64_t rows, n, as, bs, a_row, b_row;
-};
-typedef void binary_fn(
-    float *restrict y, const float *restrict a, const float *restrict b, const struct binary_rows *r);
+static yk_err run_clip(struct host_call *c)
+{
+    return run_map(c, map_clip);
+}
 
 /* Steps are 0 or 1 nearly always; each case is its own loop so that it becomes vectors. */
-#define BINARY(name, expr)                                                                                \
-    SIMD_CLONES static void name(                                                                         \
-        float *restrict y, const float *restrict a, const float *restrict b, const struct binary_rows *r) \
-    {                                                                                                     \
-        int64_t n = r->n, as = r->as, bs = r->bs;                                                         \
-        for (int64_t row = 0; row < r->rows; row++, y += n, a += r->a_row, b += r->b_row) {               \
-            if (as == 1 && bs == 1) {                                                                     \
-                for (int64_t i = 0; i < n; i++) {                                                         \
-                    float u = a[i], v = b[i];                                                             \
-                    y[i] = expr;                                                                          \
-                }                                                                                         \
-            } else if (as == 1 && bs == 0) {                                                              \
-                float v = *b;                                                                             \
-                for (int64_t i = 0; i < n; i++) {                                                         \
-                    float u = a[i];                                                                       \
-                    y[i] = expr;                                                                          \
-                }                                                                                         \
-            } else if (as == 0 && bs == 1) {                                                              \
-                float u = *a;                                                                             \
-                for (int64_t i = 0; i < n; i++) {                                                         \
-                    float v = b[i];                                                                       \
-                    y[i] = expr;                                                                          \
-                }                                                                                         \
-            } else {                                                                                      \
-                for (int64_t i = 0; i < n; i++) {                                                         \
-                    float u = a[i * as], v = b[i * bs];                                                   \
-                    y[i] = expr;                                                                          \
-                }                                                                                         \
-            }                                                                                             \
-        }                                                                                                 \
+#define BINARY(name, expr)                                                                               \
+    SIMD_CLONES static void name(                                                                        \
+        float *restrict y, const float *restrict a, const float *restrict b, const struct chain_rows *r) \
+    {                                                                                                    \
+        int64_t n = r->n, as = r->as, bs = r->bs;                                                        \
+        for (int64_t row = 0; row < r->rows; row++, y += n, a += r->a_row, b += r->b_row) {              \
+            if (as == 1 && bs == 1) {                                                                    \
+                for (int64_t i = 0; i < n; i++) {                                                        \
+                    float u = a[i], v = b[i];                                                            \
+                    y[i] = expr;                                                                         \
+                }                                                                                        \
+            } else if (as == 1 && bs == 0) {                                                             \
+                float v = *b;                                                                            \
+                for (int64_t i = 0; i < n; i++) {                                                        \
+                    float u = a[i];                                                                      \
+                    y[i] = expr;                                                                         \
+                }                                                                                        \
+            } else if (as == 0 && bs == 1) {                                                             \
+                float u = *a;                                                                            \
+                for (int64_t i = 0; i < n; i++) {                                                        \
+                    float v = b[i];                                                                      \
+                    y[i] = expr;                                                                         \
+                }                                                                                        \
+            } else {                                                                                     \
+                for (int64_t i = 0; i < n; i++) {                                                        \
+                    float u = a[i * as], v = b[i * bs];                                                  \
+                    y[i] = expr;                                                                         \
+                }                                                                                        \
+            }                                                                                            \
+        }                                                                                                \
     }
 BINARY(b_add, u + v)
 BINARY(b_sub, u - v)
 BINARY(b_mul, u *v)
 BINARY(b_div, u / v)
 
-struct binary_job {
-    binary_fn *fn;
-    struct iter it;
-    const float *a, *b;
-    float *y;
-};
-
-static void binary_piece(void *arg, int64_t begin, int64_t end)
+/* Operands are full, or steps of the walk tell where they are. */
+static void binary_piece(const struct chain_map *m, float *y, const float *const *in, int64_t begin, int64_t end)
 {
-    const struct binary_job *j = arg;
-    const struct iter *it = &j->it;
-    int64_t at[3], axis = it->rank - 2, per = axis < 0 ? 1 : it->dims[axis];
-    struct binary_rows r = {.as = iter_step(it, 1), .bs = iter_step(it, 2)};
+    const struct iter *it = &m->it;
+    int64_t at[3], axis = it->rank - 2, per = axis < 0 ? 1 : it->dims[axis], first = begin;
+    struct chain_rows r = {.as = iter_step(it, 1), .bs = iter_step(it, 2)};
     r.a_row = axis < 0 ? 0 : it->step[1][axis];
     r.b_row = axis < 0 ? 0 : it->step[2][axis];
     while (begin < end) {
@@ -191,62 +193,74 @@ static void binary_piece(void *arg, int64_t begin, int64_t end)
         r.n = whole ? it->inner : YK_MIN(it->inner - pos, end - begin);
         r.rows = whole ? YK_MIN(per - run % per, (end - begin) / it->inner) : 1;
         iter_at(it, run, at);
-        j->fn(j->y + begin, j->a + at[1] + pos * r.as, j->b + at[2] + pos * r.bs, &r);
+        m->binary(y + (begin - first), in[0] + (m->full & 1 ? begin - first : at[1] + pos * r.as),
+            in[1] + (m->full & 2 ? begin - first : at[2] + pos * r.bs), &r);
         begin += r.rows * r.n;
     }
 }
 
-static yk_err run_binary(struct host_call *c)
+static bool map_binary(const struct host_call *c, struct chain_map *m)
 {
     static const struct {
         const char *op;
-        binary_fn *fn;
+        void (*fn)(float *restrict y, const float *restrict a, const float *restrict b, const struct chain_rows *r);
     } ops[] = {{"Add", b_add}, {"Sub", b_sub}, {"Mul", b_mul}, {"Div", b_div}};
-    struct binary_job j = {.a = c->in[0].data, .b = c->in[1].data, .y = c->out[0].data};
+    int64_t count = tensor_count(&c->out[0]);
+    m->unit = 1;
+    m->cost = 1;
+    m->full = (tensor_count(&c->in[0]) == count ? 1 : 0) | (tensor_count(&c->in[1]) == count ? 2 : 0);
+    m->piece = binary_piece;
+    m->binary = NULL;
     for (size_t i = 0; i < YK_COUNT(ops); i++)
         if (!strcmp(ops[i].op, c->node->op->name))
-            j.fn = ops[i].fn;
-    if (!j.fn)
-        return yk_fail(c->why, YK_INTERNAL, "no loop for %s", c->node->op->name);
+            m->binary = ops[i].fn;
     const struct shape *operands[] = {&c->out[0].shape, &c->in[0].shape, &c->in[1].shape};
     struct shape turned[3];
     for (int i = 0; (c->last_out & 1) && i < 3; i++) {
         layout_turn(operands[i], &turned[i]);
         operands[i] = &turned[i];
     }
-    iter_broadcast(&j.it, operands, 3);
-    host_split(c, tensor_count(&c->out[0]), 1, binary_piece, &j);
-    return YK_OK;
+    iter_broadcast(&m->it, operands, 3);
+    if (m->full != 3 && m->it.rank > 1 && m->it.inner % CHAIN_LINE)
+        m->unit = m->it.inner; /* each row is a loop of its own */
+    return m->binary != NULL;
 }
 
-#define OWN(name, kind_name, fn)                                                                                    \
-    {                                                                                                               \
-        .domain = "ai.yoke", .op = name, .kind = kind_name, .claim = simd_claim_f32, .run = fn, .layout = HOST_SAME \
+static yk_err run_binary(struct host_call *c)
+{
+    return run_map(c, map_binary);
+}
+
+#define OWN(name, kind_name, way)                                                                      \
+    {                                                                                                  \
+        .domain = "ai.yoke", .op = name, .kind = kind_name, .claim = simd_claim_f32, .run = run_##way, \
+        .map = map_##way, .layout = HOST_SAME                                                          \
     }
-#define ROW(name, kind_name, fn)                                                                             \
-    {                                                                                                        \
-        .domain = "", .op = name, .kind = kind_name, .claim = simd_claim_f32, .run = fn, .layout = HOST_SAME \
+#define ROW(name, kind_name, way)                                                                                 \
+    {                                                                                                             \
+        .domain = "", .op = name, .kind = kind_name, .claim = simd_claim_f32, .run = run_##way, .map = map_##way, \
+        .layout = HOST_SAME                                                                                       \
     }
 static const struct host_kernel rows[] = {
-    ROW("Relu", "map", run_unary),
-    ROW("LeakyRelu", "map", run_unary),
-    ROW("Sigmoid", "map", run_unary),
-    ROW("HardSigmoid", "map", run_unary),
-    ROW("HardSwish", "map", run_unary),
-    ROW("Tanh", "map", run_unary),
-    ROW("Erf", "map", run_unary),
-    OWN("Gelu", "map", run_unary),
-    OWN("Silu", "map", run_unary),
-    ROW("Exp", "map", run_unary),
-    ROW("Sqrt", "map", run_unary),
-    ROW("Reciprocal", "map", run_unary),
-    ROW("Neg", "map", run_unary),
-    ROW("Abs", "map", run_unary),
-    ROW("Clip", "map", run_clip),
-    {.domain = "", .op = "Pow", .kind = "map", .claim = claim_pow, .run = run_pow, .layout = HOST_SAME},
-    ROW("Add", "map", run_binary),
-    ROW("Sub", "map", run_binary),
-    ROW("Mul", "map", run_binary),
-    ROW("Div", "map", run_binary),
+    ROW("Relu", "map", unary),
+    ROW("LeakyRelu", "map", unary),
+    ROW("Sigmoid", "map", unary),
+    ROW("HardSigmoid", "map", unary),
+    ROW("HardSwish", "map", unary),
+    ROW("Tanh", "map", unary),
+    ROW("Erf", "map", unary),
+    OWN("Gelu", "map", unary),
+    OWN("Silu", "map", unary),
+    ROW("Exp", "map", unary),
+    ROW("Sqrt", "map", unary),
+    ROW("Reciprocal", "map", unary),
+    ROW("Neg", "map", unary),
+    ROW("Abs", "map", unary),
+    ROW("Clip", "map", clip),
+    {.domain = "", .op = "Pow", .kind = "map", .claim = claim_pow, .run = run_pow, .map = map_pow, .layout = HOST_SAME},
+    ROW("Add", "map", binary),
+    ROW("Sub", "map", binary),
+    ROW("Mul", "map", binary),
+    ROW("Div", "map", binary),
 };
 const struct host_rows simd_math = {rows, (int)YK_COUNT(rows)};

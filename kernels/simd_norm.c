@@ -1,4 +1,5 @@
 /* Row-wise f32 ops: softmax, layer and batch normalisation, means over trailing axes. Sums run in SIMD_LANES lanes. */
+#include "kernels/chain.h"
 #include "kernels/simd.h"
 #include "kernels/simd_fn.h"
 
@@ -121,6 +122,33 @@ static yk_err run_layer(struct host_call *c)
         j.inner *= x->dims[d];
     host_split(c, rows, 3 * j.inner, layer_piece, &j);
     return YK_OK;
+}
+
+static void layer_rows(const struct chain_map *m, float *y, const float *const *in, int64_t begin, int64_t end)
+{
+    for (int64_t at = 0, n = m->unit; at < end - begin; at += n) {
+        float mean = row_sum(in[0] + at, n) / (float)n;
+        float inverse = 1.0f / sqrtf(row_squares(in[0] + at, mean, n) / (float)n + m->p);
+        norm_row(y + at, in[0] + at, in[1], in[2], mean, inverse, n);
+    }
+}
+
+/* As a part of a chain, where only the normalised values are wanted. */
+static bool map_layer(const struct host_call *c, struct chain_map *m)
+{
+    const struct shape *x = &c->in[0].shape;
+    int64_t axis = node_attr_i(c->node, "axis", -1);
+    m->unit = 1;
+    m->cost = 3;
+    m->full = 1;
+    m->piece = layer_rows;
+    m->p = node_attr_f(c->node, "epsilon", 1e-5f);
+    for (int64_t d = axis < 0 ? axis + x->rank : axis; d < x->rank; d++)
+        m->unit *= x->dims[d];
+    for (int i = 1; i < c->n_out; i++)
+        if (c->out[i].data)
+            return false;
+    return c->n_in > 2 && m->unit > 0;
 }
 
 SIMD_CLONES static void affine(float *restrict y, const float *restrict x, float a, float b, int64_t n)
@@ -280,7 +308,12 @@ static bool claim_inference(const struct op_ctx *c)
     }
 static const struct host_kernel rows[] = {
     ROW("Softmax", "rows", claim_last_axis, run_softmax),
-    ROW("LayerNormalization", "rows", simd_claim_f32, run_layer),
+    {.domain = "",
+        .op = "LayerNormalization",
+        .kind = "rows",
+        .claim = simd_claim_f32,
+        .run = run_layer,
+        .map = map_layer},
     {.domain = "",
         .op = "BatchNormalization",
         .kind = "affine",
