@@ -51,8 +51,8 @@ void checkpoint_close(struct checkpoint_file *f); /* a zeroed one is allowed */
 yk_err checkpoint_take(
     const struct checkpoint *c, const char *name, const struct shape *shape, void *data, struct yk_diag *why);
 void checkpoint_remove(struct storage *s, const char *prefix, int64_t step);
-/* Once that of `newest` is what goes on: newer ones, which are not whole, and all but the last `keep` are removed; a kill
- * between a save and its clearing up leaves one too many. */
+/* Once that of `newest` is what goes on: newer ones, which are not whole, and all but the last `keep` are removed; a
+ * kill between a save and its clearing up leaves one too many. */
 void checkpoint_tidy(struct storage *s, const char *prefix, int64_t newest, int keep);
 
 #endif

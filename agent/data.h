@@ -70,7 +70,7 @@ yk_err data_read_augmented(
  * Errors: YK_FORMAT with the file, the offset and the sample; class folders that are not `classes` in number;
  * no label that counts. */
 yk_err data_check_labels(struct data_set *d, int64_t classes, const int64_t *ignore, struct yk_diag *why);
-/* Whether the sets have the same samples, truths and class folders, so that one validates what the other trains. */
+/* Whether the sets have the same samples, truths and class folders, so that `other` validates what d trains. */
 yk_err data_match(const struct data_set *d, const struct data_set *other, struct yk_diag *why);
 
 #endif

@@ -69,7 +69,7 @@ static yk_err open_test(struct local_train *t, struct data_set **out, struct yk_
     yk_err err = open_set(t, t->cli->o.data, "t10k", out, why);
     if (err == YK_NOTFOUND)
         return YK_OK;
-    return err ? err : data_match(*out, t->set, why);
+    return err ? err : data_match(t->set, *out, why);
 }
 
 /* --val: a share of the samples, or a path. Without it the test split validates too. */
@@ -89,7 +89,7 @@ static yk_err open_judge(struct local_train *t, struct yk_diag *why)
         if (!(share > 0 && share < 1))
             return yk_fail(why, YK_INVAL, "--val=%s: a share between 0 and 1, the path of a set, or none", val);
         s->held = sampler_share(s->samples, share);
-    } else if ((err = open_set(t, val, "t10k", &t->judge, why)) || (err = data_match(t->judge, t->set, why))) {
+    } else if ((err = open_set(t, val, "t10k", &t->judge, why)) || (err = data_match(t->set, t->judge, why))) {
         return yk_wrap(why, err, "--val=%s", val);
     }
     return open_test(t, &t->test, why);

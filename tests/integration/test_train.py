@@ -345,6 +345,9 @@ def test_bad_data_is_named():
             record[7, 0] = 11 if k == 3 else 0
             record.tofile(cifar / f"data_batch_{k}.bin")
         colour = new(folder, "mlp", "3x32x32", 10, "colour.onnx")
+        wide = data(folder, 30, (1, 12, 14), name="wide")
+        done = train(model, data(folder, 30, name="fine"), f"--val={wide}", ok=False)
+        assert "float32[1,12,12] in training and float32[1,12,14] in validation" in done.err, done.err
         for m, d, text in ((model, none, "every label is -100"), (model, empty, "empty: the data set is empty"),
                            (model, short, "y.npy is int64[20]"), (colour, cifar, "cifar: data_batch_3.bin: label 11 at offset 21511")):
             done = train(m, d, "--batch=8", ok=False)
