@@ -497,7 +497,7 @@ static void tied_weights(void **state)
     int32_t w = graphs_weight(g, "w", DT_F32, 2, (const int64_t[]){6, 6}, &r);
     int32_t b = graphs_weight(g, "b", DT_F32, 1, (const int64_t[]){6}, &r);
     int32_t y = x;
-    char name[8];
+    char name[16];
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "m%d", i);
         y = graphs_node(g, "", "MatMul", name, (const int32_t[]){y, w}, 2);
