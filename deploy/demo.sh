@@ -14,6 +14,8 @@ cmake --build --preset release --target yoked yoke-agent yoke | tail -n 1
 bin=$PWD/build/release/bin
 
 work=$(mktemp -d)
+pictures=$PWD/build/demo
+mkdir -p "$pictures"
 pids=()
 stop() {
     trap - EXIT
@@ -38,7 +40,7 @@ wait_for() {
     done
 }
 
-say "a scheduler, a PC at 2 GFLOP/s and a phone at 1 GFLOP/s behind a 40 MB/s half-duplex link"
+say "a scheduler, a PC at 16 GFLOP/s and a phone at 8 GFLOP/s behind a 40 MB/s half-duplex link"
 "$bin/yoked" --db="$work/yoke.db" --rest=http://127.0.0.1:0 --listen=tcp://127.0.0.1:0 >"$work/ready" 2>"$work/yoked.log" &
 pids+=($!)
 wait_for 20 grep -q '^ready ' "$work/ready"
@@ -86,21 +88,21 @@ run "the planner's plan"
 run "two stages by force" --plan="$work/two.json"
 run "the best single device" --plan="$work/single.json"
 
-# Training: a small residual network over the first 2,000 images, alone and together, step by step.
+# Training: a small residual network over the first 4,000 images, alone and together, step by step.
 say "training a small ResNet: data and model"
-mkdir -p "$work/data/fashion-2000"
+mkdir -p "$work/data/fashion-4000"
 idx() { # idx NAME COUNT HEADER BYTES: the first COUNT records of BYTES each
-    local from=/usr/share/datasets/fashion-mnist/$1.gz to=$work/data/fashion-2000/$1 head=${#3}
+    local from=/usr/share/datasets/fashion-mnist/$1.gz to=$work/data/fashion-4000/$1 head=${#3}
     # shellcheck disable=SC2059 # the header is a format
     (set +o pipefail && printf "$3" && gzip -dc "$from" | tail -c +$((head / 4 + 1)) | head -c $(($2 * $4))) >"$to"
 }
-idx train-images-idx3-ubyte 2000 '\x00\x00\x08\x03\x00\x00\x07\xd0\x00\x00\x00\x1c\x00\x00\x00\x1c' 784
-idx train-labels-idx1-ubyte 2000 '\x00\x00\x08\x01\x00\x00\x07\xd0' 1
+idx train-images-idx3-ubyte 4000 '\x00\x00\x08\x03\x00\x00\x0f\xa0\x00\x00\x00\x1c\x00\x00\x00\x1c' 784
+idx train-labels-idx1-ubyte 4000 '\x00\x00\x08\x01\x00\x00\x0f\xa0' 1
 idx t10k-images-idx3-ubyte 1000 '\x00\x00\x08\x03\x00\x00\x03\xe8\x00\x00\x00\x1c\x00\x00\x00\x1c' 784
 idx t10k-labels-idx1-ubyte 1000 '\x00\x00\x08\x01\x00\x00\x03\xe8' 1
 yoke model new resnet-small --classes=10 --input=1x28x28 --seed=1 "$work/resnet.onnx"
 yoke model add "$work/resnet.onnx" --name=resnet
-step=(--source=pc --batch=128)
+step=(--source=pc --batch=64)
 yoke plan resnet --job=train "${step[@]}" --json >"$work/train.json"
 yoke plan resnet --job=train "${step[@]}" --explain
 jq '.forward_nodes as $n | .pipelines = [{"share": 1, "depth": 1, "stages": [
@@ -109,9 +111,9 @@ jq '.forward_nodes as $n | .pipelines = [{"share": 1, "depth": 1, "stages": [
 train() { # train LABEL NAME ARG...
     local label=$1 name=$2
     shift 2
-    say "one epoch of 2,000 images: $label"
-    yoke train resnet --data=fashion-2000 "${step[@]}" --seed=1 --lr=0.1 --output="$work/$name.onnx" \
-        --plot="$work/$name.svg" --json "$@" >"$work/$name.jsonl"
+    say "three epochs of 4,000 images: $label"
+    yoke train resnet --data=fashion-4000 "${step[@]}" --epochs=3 --seed=1 --lr=0.1 --schedule=cosine --output="$work/$name.onnx" \
+        --plot="$pictures/$name.svg" --json "$@" >"$work/$name.jsonl"
     jq -rs --arg what "$label" '.[-1] as $final | map(select(.step).ms) | sort | .[length / 2 | floor] as $ms
         | "\($ms | round) ms a step  final loss \($final.final_loss * 1e4 | round / 1e4)  test accuracy \($final.test_accuracy)  (\($what))"' \
         "$work/$name.jsonl"
@@ -124,6 +126,8 @@ if ! cmp <(curve alone) <(curve together) || ! cmp "$work/alone.onnx" "$work/tog
     exit 1
 fi
 echo "loss curves equal"
+yoke job "$(jq -rs '.[-1].job' "$work/together.jsonl")" --timeline="$pictures/step.svg" | grep -E '^timeline'
+echo "the loss curve is in build/demo/together.svg"
 
 say "predicted and measured, by SQL"
 sqlite3 -readonly -header -column "$work/yoke.db" 'select * from v_plan_accuracy'

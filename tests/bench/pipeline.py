@@ -144,7 +144,7 @@ def main():
     parse.add_argument("--size", default="3x224x224", help="of its images")
     parse.add_argument("--repeats", type=int, default=5)
     parse.add_argument("--rounds", type=int, default=3, help="of the part link")
-    parse.add_argument("--cuts", type=int, default=2, help="how many of the most equal ones are tried")
+    parse.add_argument("--cuts", type=int, default=1, help="how many of the most equal ones are tried")
     parse.add_argument("--at", type=int, nargs="*", help="cut after these nodes instead")
     args = parse.parse_args()
     wanted = args.only.split(",") if args.only else [p for p in PARTS if p != "link" or args.forced]

@@ -101,7 +101,7 @@ def test_answers_are_as_documented():
                           f"--output={fleet.dir / 'y.npy'}").last()
         job = done["job"]
         _check(fleet, "GET", f"/v1/jobs/{job}", "/v1/jobs/{job}")
-        for tail in ("events", "plan", "outputs", "steps"):
+        for tail in ("events", "plan", "outputs", "steps", "use"):
             _check(fleet, "GET", f"/v1/jobs/{job}/{tail}", "/v1/jobs/{job}/" + tail)
         _check(fleet, "GET", f"/v1/jobs/{job}/timeline", "/v1/jobs/{job}/timeline")
         _check(fleet, "GET", "/v1/jobs/999", "/v1/jobs/{job}", status=404)
