@@ -94,6 +94,65 @@ static bool looked_at(const struct cost_model *m, int32_t source, int32_t agent)
     return false;
 }
 
+/* Takes line. False: it does not fit. */
+static bool add_if_fits(struct pool *pool, struct size_pool *p, struct cost_line *line)
+{
+    struct candidate *c = solve_pool_add(p, line);
+    if (candidate_memory(&p->model, c, 1, NULL)) {
+        candidate_fini(c);
+        p->n--;
+        return false;
+    }
+    pool->least_ms = YK_MIN(pool->least_ms, c->cost_ms);
+    return true;
+}
+
+#define SETS_NODES 10 /* of graphs whose sets are all looked at where the best does not fit */
+
+struct closed {
+    uint32_t set;
+    const int32_t *producer; /* by value, -1 */
+    bool is;
+};
+
+static void needs(void *arg, int32_t v)
+{
+    struct closed *c = arg;
+    c->is = c->is && (c->producer[v] < 0 || c->set >> c->producer[v] & 1);
+}
+
+/* Memory and pins are no matter of cuts: every first set, in a small graph. In others a bound is all that is known. */
+static void sets_that_fit(struct pool *pool, struct size_pool *p, int32_t source, const int32_t *agents)
+{
+    const struct cost_model *m = &p->model;
+    const struct graph *g = m->graph;
+    int32_t n = g->n_nodes, stage_of[SETS_NODES];
+    if (n > SETS_NODES)
+        return;
+    int32_t *producer = yk_xalloc(((size_t)g->n_values + 1) * sizeof *producer);
+    for (int32_t v = 0; v < g->n_values; v++)
+        producer[v] = g->values[v].kind == VALUE_NODE ? g->values[v].producer : -1;
+    for (uint32_t set = 1; set + 1 < 1u << n; set++) {
+        struct closed c = {set, producer, true};
+        struct cost_line line;
+        double ms = 0;
+        for (int32_t i = 0; i < n; i++) {
+            stage_of[i] = !(set >> i & 1);
+            ms += m->node_ms[(size_t)agents[stage_of[i]] * (size_t)n + (size_t)i];
+            if (!stage_of[i])
+                node_each_use(&g->nodes[i], needs, &c);
+        }
+        if (!c.is || !(ms < pool->least_ms) || cut_check(g, &m->shapes, stage_of, 2, NULL) ||
+            cost_price(m, source, agents, 2, stage_of, NULL, 0, &line, NULL))
+            continue;
+        if (line.cost_ms < pool->least_ms)
+            add_if_fits(pool, p, &line);
+        else
+            cost_line_fini(&line);
+    }
+    free(producer);
+}
+
 yk_err solve_pool_sets(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why)
 {
     const struct cost_model *m = &p->model;
@@ -119,13 +178,14 @@ yk_err solve_pool_sets(struct pool *pool, struct size_pool *p, int32_t source, s
         }
         agents[0] = source_first ? source : other;
         agents[1] = source_first ? other : source;
-        if (n_first == 0 || n_first == n) /* one device: known already, or not allowed by a pin */
+        if (n_first == 0 || n_first == n) { /* one device: known already, or not allowed by a pin */
+            if (m->req->pin_first || m->req->pin_last)
+                sets_that_fit(pool, p, source, agents);
             continue;
-        err = cost_price(m, source, agents, 2, stage_of, NULL, 0, &line, why);
-        if (!err) {
-            solve_pool_add(p, &line);
-            pool->least_ms = YK_MIN(pool->least_ms, line.cost_ms);
         }
+        err = cost_price(m, source, agents, 2, stage_of, NULL, 0, &line, why);
+        if (!err && !add_if_fits(pool, p, &line))
+            sets_that_fit(pool, p, source, agents);
     }
     free(stage_of);
     free(first);

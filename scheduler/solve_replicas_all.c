@@ -1,6 +1,6 @@
-/* All chains of a small fleet and graph, as parts of sets: of those on the same agents only such that no other is as
- * early, as fast and as light on what is shared. Sums and loads grow along a chain; what goes between two stages is
- * looked up in tables over their ends. */
+/* All chains of a small fleet and graph (the last agent may be the source again if the first is), as parts of sets: of
+ * those on the same agents only such that no other is as early, as fast and as light on what is shared. Sums and loads
+ * grow along a chain; what goes between two stages is looked up in tables over their ends. */
 #include "scheduler/solve_replicas.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ struct walk {
     /* the chain */
     double *loads; /* [stage * n_resources] */
     double sum[SOLVE_REPLICAS_AGENTS + 2];
-    int32_t agent[SOLVE_REPLICAS_AGENTS + 1], end[SOLVE_REPLICAS_AGENTS + 2];
+    int32_t agent[SOLVE_REPLICAS_AGENTS + 1], end[SOLVE_REPLICAS_AGENTS + 3];
     uint8_t *in_stage;
     /* what is kept */
     int32_t resource[SOLVE_SHARED], n_shared;
@@ -44,6 +44,7 @@ double solve_replicas_chains(const struct cost_model *m)
         orders *= agents - k + 1;
         all += orders * cuts;
         cuts = cuts * (n - k) / k;
+        all += k > 1 ? orders / agents * cuts : 0; /* with the source again */
     }
     return all;
 }
@@ -121,7 +122,7 @@ static yk_err make_tables(struct walk *w)
     w->memory = yk_try_alloc(pairs, sizeof *w->memory);
     w->between = yk_try_alloc(pairs * pairs, sizeof *w->between);
     w->ms = yk_try_alloc(pairs * (size_t)w->n_agents, sizeof *w->ms);
-    w->loads = yk_try_alloc(((size_t)w->n_agents + 2) * ((size_t)m->n_resources + 1), sizeof *w->loads);
+    w->loads = yk_try_alloc(((size_t)w->n_agents + 3) * ((size_t)m->n_resources + 1), sizeof *w->loads);
     w->in_stage = yk_try_alloc((size_t)w->n + 1, 1);
     w->parts = yk_try_alloc(PARTS, sizeof *w->parts);
     w->next = yk_try_alloc(PARTS, sizeof *w->next);
@@ -152,7 +153,8 @@ static yk_err make_tables(struct walk *w)
     return YK_OK;
 }
 
-static bool fits(struct walk *w, int32_t agent, int32_t p, int32_t q)
+/* beside: bytes that the agent holds already. */
+static bool fits(struct walk *w, int32_t agent, int32_t p, int32_t q, int64_t beside)
 {
     int64_t *need = &w->memory[at(w, p, q)];
     if (*need < 0) {
@@ -164,7 +166,7 @@ static bool fits(struct walk *w, int32_t agent, int32_t p, int32_t q)
             return false;
         }
     }
-    return *need <= w->m->view->agents[agent].memory_bytes;
+    return *need <= w->m->view->agents[agent].memory_bytes - beside;
 }
 
 /* ---- chains ---- */
@@ -267,12 +269,14 @@ static void visit(struct walk *w, int32_t s, uint32_t used)
     int32_t p = w->end[s];
     size_t pairs = ((size_t)w->n + 1) * ((size_t)w->n + 1);
     for (int32_t a = 0; a < w->n_agents; a++) {
-        if ((used >> a & 1) || !v->agents[a].usable || v->agents[a].memory_bytes <= 0)
+        bool again = s > 1 && a == w->source && w->agent[0] == a; /* then it ends there */
+        if (((used >> a & 1) && !again) || !v->agents[a].usable || v->agents[a].memory_bytes <= 0)
             continue;
-        for (int32_t q = p + 1; q <= w->n && !w->err; q++) {
+        int64_t beside = again ? w->memory[at(w, 0, w->end[1])] : 0;
+        for (int32_t q = again ? w->n : p + 1; q <= w->n && !w->err; q++) {
             if (isnan(w->ms[(size_t)a * pairs + at(w, p, q)]))
                 break;
-            if ((q < w->n && w->cuts.at[q].forbidden) || !fits(w, a, p, q) || !add_stage(w, s, a, q))
+            if ((q < w->n && w->cuts.at[q].forbidden) || !fits(w, a, p, q, beside) || !add_stage(w, s, a, q))
                 continue;
             if (q == w->n)
                 keep(w, s + 1, used | 1u << a);

@@ -362,7 +362,8 @@ struct po_best {
     struct po_line line;     /* the best single pipeline of them, or the last of the pipelines */
 };
 
-/* Every pipeline of distinct agents over consecutive nodes, for one source: into lines, at most `most` of them; with
+/* Every pipeline of distinct agents over consecutive nodes, where the last may be the source again if the first is, for
+ * one source: into lines, at most `most` of them; with
  * lines NULL only the best one, to *best, and then what its nodes alone make dearer is not gone into. */
 struct po_walk {
     const struct po *o;
@@ -419,11 +420,14 @@ static inline void po_visit(struct po_walk *w, int32_t *end, int32_t from)
     int32_t s = l->n_stages++;
     for (int32_t a = 0; a < o->v->n_agents; a++) {
         bool taken = !o->v->agents[a].usable || o->v->agents[a].memory_bytes <= 0;
+        bool again = s > 1 && a == w->source && l->agent[0] == a; /* then it ends there */
         for (int32_t k = 0; k < s; k++)
-            taken = taken || l->agent[k] == a;
+            taken = taken || (l->agent[k] == a && !again);
         l->agent[s] = a;
         for (int32_t to = from + 1; !taken && to <= o->g->n_nodes; to++) {
             l->stage_of[to - 1] = s;
+            if (again && to < o->g->n_nodes)
+                continue;
             end[s] = to;
             po_visit(w, end, to);
         }
@@ -480,6 +484,37 @@ static inline void po_visit_training(struct po_walk *w, int32_t *end, int32_t bl
             w->now.agent[blocks] = a;
             po_visit_training(w, end, blocks + 1, end[blocks]);
         }
+    }
+}
+
+/* Every two sets of nodes, on the source and another agent, of which the second needs the first but not the other way
+ * round. */
+static inline void po_visit_sets(struct po_walk *w)
+{
+    const struct po *o = w->o;
+    int32_t n = o->g->n_nodes;
+    assert_true(n < 20);
+    for (uint32_t first = 1; first + 1 < 1u << n; first++) {
+        bool closed = true;
+        for (int32_t i = 0; i < n && closed; i++)
+            for (int32_t k = 0; k < o->g->nodes[i].n_in && first >> i & 1; k++) {
+                int32_t made = o->g->values[o->g->nodes[i].in[k]].producer;
+                closed = closed && (made < 0 || first >> made & 1);
+            }
+        for (int32_t a = 0; a < o->v->n_agents && closed; a++)
+            for (int back = 0; back < 2; back++) {
+                struct po_line *l = &w->now;
+                if (a == w->source || !o->v->agents[a].usable || o->v->agents[a].memory_bytes <= 0 ||
+                    !o->v->agents[w->source].usable || (o->q->pin_first && back) || (o->q->pin_last && !back))
+                    continue;
+                l->n_stages = 2;
+                l->agent[back] = w->source;
+                l->agent[!back] = a;
+                for (int32_t i = 0; i < n; i++)
+                    l->stage_of[i] = !(first >> i & 1);
+                if (po_price(o, l) && po_cost(o, l) < w->best->cost_ms && po_fits(o, l))
+                    po_found(w);
+            }
     }
 }
 
@@ -549,6 +584,8 @@ static inline void po_solve(const struct solve_request *q, const struct view *v,
                 po_visit_training(&w, end, 0, 0);
             else
                 po_visit(&w, end, 0);
+            if (q->objective == SOLVE_LATENCY && o.M == 1 && !q->training)
+                po_visit_sets(&w);
             if (several) {
                 const struct po_line *chosen[PF_AGENTS + 1];
                 double cost = po_sets(&w, chosen, 0, 0, best->cost_ms);

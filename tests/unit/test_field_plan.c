@@ -84,12 +84,15 @@ static void within_budgets(void **state)
         struct solve_request q = batch_of(g, 32, 1 + (int64_t)yk_rng_below(&r, 16));
         if (solve_plan(&q, &f.view, &p, &why) == YK_OK) {
             found++;
-            for (int32_t s = 0; s < p->pipelines[0].n_stages; s++)
-                for (int32_t a = 0; a < f.view.n_agents; a++)
-                    if (strcmp(f.agents[a].name, p->pipelines[0].stages[s].agent) == 0) {
-                        assert_true(p->pipelines[0].stages[s].memory_bytes <= f.agents[a].memory_bytes);
-                        assert_true(nodes_of(p, f.agents[a].name) * MB <= p->pipelines[0].stages[s].memory_bytes);
-                    }
+            for (int32_t a = 0; a < f.view.n_agents; a++) {
+                int64_t bytes = 0; /* the source may have a first and a last stage */
+                for (int32_t s = 0; s < p->pipelines[0].n_stages; s++)
+                    bytes += strcmp(f.agents[a].name, p->pipelines[0].stages[s].agent) == 0
+                                 ? p->pipelines[0].stages[s].memory_bytes
+                                 : 0;
+                assert_true(bytes <= f.agents[a].memory_bytes);
+                assert_true(nodes_of(p, f.agents[a].name) * MB <= bytes);
+            }
         }
         plan_free(p);
     }
@@ -137,7 +140,7 @@ static void tight_split(void **state)
     full_mesh(&f, 1e8, 0.1);
     struct solve_request q = batch_of(g, 16, 2);
     struct plan *p = solved(&q, &f);
-    assert_int_equal(p->pipelines[0].n_stages, 3);
+    assert_true(p->pipelines[0].n_stages >= 3);
     assert_int_equal(nodes_of(p, "fast12"), 12);
     assert_int_equal(nodes_of(p, "mid12"), 12);
     assert_int_equal(nodes_of(p, "slow24"), 16);
@@ -226,8 +229,10 @@ static void heavy_head(void **state)
     full_mesh(&f, 1e10, 0.001);
     struct solve_request q = batch_of(g, 64, 1);
     struct plan *p = solved(&q, &f);
-    assert_int_equal(p->pipelines[0].n_stages, 2);
-    double a = p->pipelines[0].stages[0].predicted_ms, b = p->pipelines[0].stages[1].predicted_ms;
+    assert_true(p->pipelines[0].n_stages >= 2);
+    double a = 0, b = 0;
+    for (int32_t s = 0; s < p->pipelines[0].n_stages; s++)
+        *(strcmp(p->pipelines[0].stages[s].agent, "one") == 0 ? &a : &b) += p->pipelines[0].stages[s].predicted_ms;
     assert_true(fabs(a - b) <= 1.0 + 1e-9); /* one node's time: 14 and 15 */
     plan_free(p);
     pf_fini(&f);
