@@ -512,6 +512,7 @@ void plan_to_json(const struct plan *p, struct json_out *o)
     put_open(o, "predicted", '{');
     put_f64(o, "step_ms", p->step_ms);
     put_f64(o, "cost_ms", p->cost_ms);
+    put_f64(o, "cloud_ms", p->cloud_ms);
     put_str(o, "bottleneck", p->bottleneck);
     json_close(o, '}');
     put_f64(o, "bound_ms", p->bound_ms);

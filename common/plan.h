@@ -68,6 +68,7 @@ struct plan {
     /* derived */
     char *job, *solver, *explanation;
     double step_ms, cost_ms, bound_ms, gap, solver_ms;
+    double cloud_ms;   /* of a step: compute on devices of class cloud */
     char *bottleneck;  /* "agent pc", "link pc->phone" */
     char *best_single; /* agent; NULL if the model fits nowhere alone */
     double best_single_ms;

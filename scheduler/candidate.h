@@ -13,6 +13,8 @@ struct candidate {
     int32_t depth;
     const struct plan *given; /* each pipeline has the depth that this plan gives it; NULL: all have `depth` */
     double cost_ms, step_ms;
+    double cloud_ms; /* of the step: compute on agents of class cloud */
+    bool late;       /* objective cloud-cost: not within the deadline */
     char bottleneck[160];
     int64_t *memory;       /* by stage of the first pipeline, then the next ...; at depth */
     int64_t *fixed, *each; /* the same without microbatches, and for each of the depth; NULL: not asked for yet */

@@ -461,6 +461,7 @@ yk_err cost_price(const struct cost_model *m, int32_t source, const int32_t *age
     }
     for (int32_t s = 0; s < n_stages; s++) {
         load[agents[s]] += l.stages[s].ms;
+        l.cloud_ms += strcmp(m->view->agents[agents[s]].class_name, "cloud") == 0 ? l.stages[s].ms : 0;
         l.first_ms += l.stages[s].ms;
     }
     add_message(m, &l, source, load);

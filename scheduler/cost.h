@@ -12,6 +12,8 @@
  *                smallest fixed below them; of an agent without any profile FLOPs / GFLOP/s + bytes / GB/s; times
  *                slow_factor, over (1 - busy_frac)
  *   messages   = an agent spends message_ms at each end of a transfer, and the source once more for the result to yoked
+ * Objective cloud-cost: the least cloud = M * the time of one microbatch's nodes on agents of class cloud (of each
+ * pipeline for its share) among what costs no more than the deadline; of equals the least cost.
  * Several pipelines of a forced plan: the largest of their costs for their shares, and no less than any resource's sum.
  */
 #ifndef YK_COST_H
@@ -59,6 +61,7 @@ struct cost_line { /* one pipeline, priced */
     int32_t *stage_of;
     double source_ms; /* of the source's messages, if no stage is there */
     double first_ms, bottleneck_ms, cost_ms;
+    double cloud_ms;    /* of one microbatch: its nodes on agents of class cloud */
     int32_t bottleneck; /* resource */
 };
 

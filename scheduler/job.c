@@ -303,6 +303,10 @@ static yk_err parse_job(const struct json *o, struct job *j, struct yk_diag *why
                               : "deadline_ms");
     if (!err && train && j->objective != SOLVE_THROUGHPUT)
         err = yk_fail(why, YK_INVAL, "the objective of a train job is throughput");
+    if (!err && j->objective == SOLVE_CLOUD_COST && j->deadline_ms <= 0 && !json_find(o, "plan"))
+        err = yk_fail(why, YK_INVAL,
+            "objective cloud-cost takes as little of the cloud as a deadline allows: give deadline_ms "
+            "(--deadline-ms=T)");
     const struct json *plan = json_find(o, "plan");
     if (!err && plan)
         err = plan_from_json(plan, &j->forced, why);

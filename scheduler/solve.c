@@ -13,7 +13,6 @@
 #include <string.h>
 
 #define DEEPEST 64
-#define CHAINS 6 /* best chains kept of each search */
 
 static const char *const objective_names[] = {"latency", "throughput", "cloud-cost"};
 
@@ -76,7 +75,7 @@ static yk_err search_size(struct pool *pool, struct size_pool *p, const struct s
     int64_t sizes[SOLVE_SIZES];
     int32_t n_searches = solve_sizes(req, sizes) * (req->source >= 0 ? 1 : v->n_agents);
     for (int32_t source = 0; source < v->n_agents; source++) {
-        struct solve_chain chains[CHAINS];
+        struct solve_chain chains[SOLVE_POOL_CHAINS];
         int32_t n = 0;
         if ((req->source >= 0 && source != req->source) || (req->source < 0 && !v->agents[source].usable))
             continue;
@@ -97,7 +96,7 @@ static yk_err search_size(struct pool *pool, struct size_pool *p, const struct s
         if (hints && (!hints->search || v->n_agents > SOLVE_DP_AGENTS))
             continue;
         double bound;
-        err = solve_dp_chains(&p->model, source, pool->least_ms, &bound, chains, CHAINS, &n, why);
+        err = solve_dp_chains(&p->model, source, pool->least_ms, &bound, chains, SOLVE_POOL_CHAINS, &n, why);
         if (!err)
             pool->bound_ms = YK_MIN(pool->bound_ms, bound);
         for (int32_t i = 0; i < n && !err; i++) {
@@ -107,6 +106,8 @@ static yk_err search_size(struct pool *pool, struct size_pool *p, const struct s
         }
         if (!err && req->objective == SOLVE_LATENCY && p->model.count == 1 && solve_sets_pays(req->graph))
             err = solve_pool_sets(pool, p, source, why);
+        if (!err && pool->limit_ms < INFINITY)
+            err = solve_pool_thrift(pool, p, source, why);
         if (err)
             return err;
     }
@@ -138,6 +139,28 @@ static int by_step(const void *a, const void *b)
     return n ? n : x->cost_ms < y->cost_ms ? -1 : x->cost_ms > y->cost_ms;
 }
 
+/* Objective cloud-cost: what is in time, and takes the least of the cloud. */
+static int by_cloud(const struct candidate *x, const struct candidate *y)
+{
+    if (x->late != y->late)
+        return x->late ? 1 : -1;
+    if (x->late || fabs(x->cloud_ms - y->cloud_ms) <= 1e-9 * x->cloud_ms)
+        return 0;
+    return x->cloud_ms < y->cloud_ms ? -1 : 1;
+}
+
+static int by_cloud_and_cost(const void *a, const void *b)
+{
+    int order = by_cloud(*(const struct candidate *const *)a, *(const struct candidate *const *)b);
+    return order ? order : by_cost(a, b);
+}
+
+static int by_cloud_and_step(const void *a, const void *b)
+{
+    int order = by_cloud(*(const struct candidate *const *)a, *(const struct candidate *const *)b);
+    return order ? order : by_step(a, b);
+}
+
 /* ---- the search ---- */
 
 #define SCORED 24
@@ -166,11 +189,28 @@ static void explain_limits(const struct solve_request *req, bool stopped, struct
     }
 }
 
+/* Several pipelines share the work in more ways than were looked at. */
+static void explain_cloud(const struct solve_request *req, const struct pool *pool, struct plan *p)
+{
+    double bound = p->n_pipelines > 1 || req->replicas ? 0 : YK_MIN(pool->cloud_ms, p->cloud_ms);
+    char *text = p->explanation;
+    p->gap = p->cloud_ms > 0 ? (p->cloud_ms - bound) / p->cloud_ms : 0;
+    p->explanation = yk_xasprintf(
+        "%s\nObjective cloud-cost: %.4g ms of a step are compute on class cloud; within the deadline, %.4g ms a "
+        "step, no chain takes less than %.4g ms.",
+        text, p->cloud_ms, pool->limit_ms, bound);
+    free(text);
+}
+
 /* The deadline is of the whole job: of its samples where their number is known, else of one batch. */
+static double batches_of(const struct solve_request *req)
+{
+    return req->samples > req->batch ? (double)req->samples / (double)YK_MAX(req->batch, (int64_t)1) : 1;
+}
+
 static yk_err check_deadline(const struct solve_request *req, const struct candidate *c, struct yk_diag *why)
 {
-    double batches = req->samples > 0 ? (double)req->samples / (double)YK_MAX(req->batch, (int64_t)1) : 1;
-    double ms = c->step_ms * YK_MAX(batches, 1.0);
+    double batches = batches_of(req), ms = c->step_ms * batches;
     if (req->deadline_ms <= 0 || ms <= req->deadline_ms)
         return YK_OK;
     if (batches > 1)
@@ -209,7 +249,9 @@ yk_err solve_search(const struct solve_request *req, const struct view *v, const
     yk_err err = YK_OK;
     bool stopped = false;
     double least_step = INFINITY;
-    pool->least_ms = pool->bound_ms = INFINITY;
+    bool thrift = req->objective == SOLVE_CLOUD_COST && req->deadline_ms > 0;
+    pool->least_ms = pool->bound_ms = pool->cloud_ms = INFINITY;
+    pool->limit_ms = thrift ? req->deadline_ms / batches_of(req) : INFINITY;
     pool->stop_ms = req->budget_ms > 0 ? cost_now_ms() + req->budget_ms : 0;
     cost_choose_forms(req, v, form);
     for (int32_t i = 0; i < n_sizes && !err; i++) {
@@ -235,7 +277,9 @@ yk_err solve_search(const struct solve_request *req, const struct view *v, const
         for (int32_t source = 0; source < v->n_agents && !err && p->ready; source++)
             if (req->source < 0 ? v->agents[source].usable : source == req->source) {
                 int32_t before = p->n;
-                err = solve_pool_replicas(pool, p, source, why);
+                err = solve_pool_replicas(pool, p, source, false, why);
+                if (!err && thrift)
+                    err = solve_pool_replicas(pool, p, source, true, why);
                 n += p->n - before;
             }
     }
@@ -251,14 +295,19 @@ yk_err solve_search(const struct solve_request *req, const struct view *v, const
     for (int32_t i = 0, k = 0; i < pool->n; i++)
         for (int32_t c = 0; c < pool->sizes[i].n; c++)
             all[k++] = &pool->sizes[i].at[c];
-    qsort(all, (size_t)n, sizeof *all, by_cost);
+    double least_cost = INFINITY;
+    for (int32_t i = 0; i < n; i++) {
+        least_cost = YK_MIN(least_cost, all[i]->cost_ms);
+        all[i]->late = thrift && all[i]->cost_ms > pool->limit_ms;
+    }
+    qsort(all, (size_t)n, sizeof *all, thrift ? by_cloud_and_cost : by_cost);
     /* The best few of the closed form, and every single device, by the event model. */
     for (int32_t i = 0; i < n; i++) {
         struct candidate *c = all[i];
         if (n_scored >= SCORED && !solve_pool_single(c))
             continue;
         /* Of the last microbatch's time at most one is counted too much. */
-        if (n_scored > SHOWN && !solve_pool_single(c) && !req->training &&
+        if (n_scored > SHOWN && !solve_pool_single(c) && !req->training && !thrift &&
             c->cost_ms * (1 - 1 / (double)YK_MAX(c->count, (int64_t)1)) > least_step)
             continue;
         if (single && n_scored >= SCORED && cost_out_of_time(&pool->sizes[0].model)) {
@@ -281,8 +330,12 @@ yk_err solve_search(const struct solve_request *req, const struct view *v, const
             why, YK_INFEASIBLE, "no plan for %s fits the fleet's memory", req->model ? req->model : "the model");
         goto out;
     }
-    double least_cost = all[0]->cost_ms;
-    qsort(all, (size_t)n_scored, sizeof *all, req->closed_form ? by_cost : by_step);
+    for (int32_t i = 0; i < n_scored && !req->closed_form; i++)
+        all[i]->late = thrift && all[i]->step_ms > pool->limit_ms;
+    if (thrift)
+        qsort(all, (size_t)n_scored, sizeof *all, req->closed_form ? by_cloud_and_cost : by_cloud_and_step);
+    else
+        qsort(all, (size_t)n_scored, sizeof *all, req->closed_form ? by_cost : by_step);
     struct candidate *chosen = all[0];
     if ((err = check_deadline(req, chosen, why)))
         goto out;
@@ -296,6 +349,8 @@ yk_err solve_search(const struct solve_request *req, const struct view *v, const
     (*out)->bound_ms =
         YK_MIN(hints ? YK_MIN(hints->bound_ms, pool->bound_ms) : pool->bound_ms, YK_MIN(least_cost, chosen->cost_ms));
     (*out)->gap = chosen->cost_ms > 0 ? (chosen->cost_ms - (*out)->bound_ms) / chosen->cost_ms : 0;
+    if (thrift)
+        explain_cloud(req, pool, *out);
     explain_limits(req, stopped, *out);
 out:
     free(all);
@@ -326,8 +381,6 @@ const struct solver *solver_find(const char *name)
 yk_err solve_plan(const struct solve_request *req, const struct view *view, struct plan **out, struct yk_diag *why)
 {
     double start = cost_now_ms();
-    if (req->objective == SOLVE_CLOUD_COST)
-        return yk_fail(why, YK_UNSUPPORTED, "objective cloud-cost: the solver has latency and throughput");
     if (view->n_agents == 0)
         return yk_fail(why, YK_INFEASIBLE, "the fleet has no agents");
     if (req->source >= view->n_agents)

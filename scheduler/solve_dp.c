@@ -142,7 +142,7 @@ static void set_owners(struct search *s, int32_t from, int32_t label)
 static bool no_worse(const struct search *s, int32_t a, int32_t b)
 {
     const struct label *x = &s->labels[a], *y = &s->labels[b];
-    if (x->sum > y->sum || x->held > y->held)
+    if (x->sum > y->sum || x->held > y->held || x->cloud > y->cloud)
         return false;
     if (s->m->count <= 1)
         return true;
@@ -229,9 +229,17 @@ static bool keep(struct search *s, int32_t label)
 
 /* ---- the search ---- */
 
-static void record(struct search *s, int32_t from, int32_t agent, double cost)
+static bool better(const struct search *s, const struct solve_chain *a, const struct solve_chain *b)
+{
+    if (s->thrift && a->cloud_ms != b->cloud_ms)
+        return a->cloud_ms < b->cloud_ms;
+    return a->cost_ms < b->cost_ms;
+}
+
+static void record(struct search *s, int32_t from, int32_t agent, double cost, double cloud)
 {
     struct solve_chain c = {.source = s->source, .n_stages = s->labels[from].stages + 1, .cost_ms = cost};
+    c.cloud_ms = cloud;
     c.agent[c.n_stages - 1] = agent;
     c.end[c.n_stages - 1] = s->n;
     for (int32_t k = from, i = c.n_stages - 2; i >= 0; i--, k = s->labels[k].parent) {
@@ -245,14 +253,42 @@ static void record(struct search *s, int32_t from, int32_t agent, double cost)
             return;
     }
     int32_t at = s->n_best < s->most ? s->n_best++ : s->most - 1;
-    for (; at > 0 && s->best[at - 1].cost_ms > c.cost_ms; at--)
+    for (; at > 0 && better(s, &c, &s->best[at - 1]); at--)
         s->best[at] = s->best[at - 1];
     s->best[at] = c;
-    s->limit = YK_MIN(s->limit, s->best[0].cost_ms);
+    if (!s->thrift)
+        s->limit = YK_MIN(s->limit, s->best[0].cost_ms);
 }
 
-static bool of_interest(const struct search *s, double cost)
+/* Thrift: what is taken of the cloud at least, if a completion of this sum and top at least, of which nodes pos.. are
+ * still to be placed, is in time. INFINITY: none is. */
+static double cloud_least(const struct search *s, double sum, double top, int32_t pos, double cloud)
 {
+    double left = s->limit - solve_search_cost(s, sum, YK_MAX(top, s->low)), rest = 0;
+    if (left < 0)
+        return INFINITY;
+    for (int k = 0; k < SOLVE_PRICES; k++)
+        rest = YK_MAX(rest, s->paid[(size_t)k * ((size_t)s->n + 1) + (size_t)pos] - solve_prices[k] * left);
+    return cloud + rest * (1 - 1e-12);
+}
+
+/* Thrift: no completion is better than what is known. cost: of all of it, at least. */
+static bool too_dear(const struct search *s, double sum, double top, int32_t pos, double cloud, double cost)
+{
+    if (!s->thrift)
+        return false;
+    double least = cloud_least(s, sum, top, pos, cloud);
+    if (isinf(least) || s->n_best == 0)
+        return isinf(least);
+    return least > s->best[0].cloud_ms || (least == s->best[0].cloud_ms && cost >= s->best[0].cost_ms);
+}
+
+static bool of_interest(const struct search *s, double cost, double cloud)
+{
+    if (s->thrift) {
+        struct solve_chain c = {.cost_ms = cost, .cloud_ms = cloud};
+        return cost <= s->limit && (s->n_best < s->most || better(s, &c, &s->best[s->most - 1]));
+    }
     if (s->n_best == 0)
         return cost < s->limit;
     return cost < s->best[0].cost_ms * (1 + SOLVE_SLACK) &&
@@ -286,14 +322,15 @@ static void extend_home(struct search *s, int32_t from)
     in.sum += ms;
     add_load(s, &in, s->source, ms);
     cost = solve_search_cost(s, in.sum, in.top);
-    if (in.top > s->high * (1 + 1e-9) || !of_interest(s, cost))
+    double cloud = l.cloud + (s->thrift && solve_search_is_cloud(s, s->source) ? ms : 0);
+    if (in.top > s->high * (1 + 1e-9) || !of_interest(s, cost, cloud))
         return;
     int32_t first = from;
     while (s->labels[first].stages > 1)
         first = s->labels[first].parent;
     if (solve_search_fits(s, s->source, l.pos, s->n) &&
         solve_search_fits_both(s, l.held, 0, s->labels[first].pos, l.pos))
-        record(s, from, s->source, cost);
+        record(s, from, s->source, cost, cloud);
 }
 
 static void extend(struct search *s, int32_t from, int32_t agent)
@@ -307,7 +344,7 @@ static void extend(struct search *s, int32_t from, int32_t agent)
     struct tally in = {.loads = s->inbound};
     struct bound_row row = solve_search_row(s, used);
     const double *then = s->then + (size_t)s->first_alike[agent] * ((size_t)s->n + 1);
-    bool both = req->pin_first && req->pin_last;
+    bool both = req->pin_first && req->pin_last, on_cloud = s->thrift && solve_search_is_cloud(s, agent);
     if (l.pos == 0 && (req->pin_first || s->around) && agent != s->source)
         return;
     for (int32_t e = solve_search_earliest(s, &row, s->stop_of[l.pos] + 1); e <= s->n_stops && s->effort < SOLVE_EFFORT;
@@ -329,10 +366,11 @@ static void extend(struct search *s, int32_t from, int32_t agent)
         if (s->toll > 0)
             back += s->toll * (1 - (source_load(s, in.loads) + (agent == s->source ? ms : 0)) / s->high);
         if (solve_search_cost(s, in.sum + ms + then[q] - back, YK_MAX(YK_MAX(in.top, ms), s->low)) * (1 - 1e-11) >=
-            s->limit * (s->n_best ? 1 + SOLVE_SLACK : 1))
+            s->limit * (s->n_best && !s->thrift ? 1 + SOLVE_SLACK : 1))
             continue;
         if (q == s->n ? s->around || (req->pin_last && agent != s->source) : both && !s->around)
             continue;
+        double cloud = l.cloud + (on_cloud ? ms : 0);
         struct tally t = {.sum = in.sum + ms, .top = in.top, .loads = s->loaded};
         double none = 0;
         s->effort++;
@@ -346,14 +384,15 @@ static void extend(struct search *s, int32_t from, int32_t agent)
             return;
         if (q == s->n) {
             double cost = solve_search_cost(s, t.sum, t.top);
-            if (of_interest(s, cost) && solve_search_fits(s, agent, l.pos, q))
-                record(s, from, agent, cost);
+            if (of_interest(s, cost, cloud) && solve_search_fits(s, agent, l.pos, q))
+                record(s, from, agent, cost, cloud);
             continue;
         }
         double load = source_load(s, t.loads), top = top_of(s, &row, q, t.top, load);
         double rest = solve_search_rest(s, &row, q, load);
-        if (solve_search_cost(s, t.sum + rest, top) >= s->limit || top > s->high * (1 + 1e-9) ||
-            !solve_search_fits(s, agent, l.pos, q))
+        double least = solve_search_cost(s, t.sum + rest, top);
+        if (least >= s->limit * (s->thrift ? 1 + 1e-12 : 1) || top > s->high * (1 + 1e-9) ||
+            too_dear(s, t.sum, top, q, cloud, least) || !solve_search_fits(s, agent, l.pos, q))
             continue;
         int32_t label = new_label(s);
         s->labels[label] = (struct label){.parent = from,
@@ -366,6 +405,7 @@ static void extend(struct search *s, int32_t from, int32_t agent)
             .held = !s->around   ? 0
                     : l.pos == 0 ? solve_search_held(s, 0, q, q)
                                  : l.held,
+            .cloud = cloud,
             .sum = t.sum,
             .top = t.top};
         if (s->n_grow)
@@ -417,7 +457,9 @@ void solve_search_interval(struct search *s, double low)
     s->head[0] = 0;
     for (int32_t t = 0; t < s->n_stops; t++)
         for (int32_t k = s->head[s->stop[t]]; k >= 0 && s->effort < SOLVE_EFFORT; k = s->labels[k].next_at) {
-            if (s->labels[k].dead || label_bound(s, k) >= s->limit)
+            double least = s->labels[k].dead ? INFINITY : label_bound(s, k);
+            if (least >= s->limit * (s->thrift ? 1 + 1e-12 : 1) ||
+                too_dear(s, s->labels[k].sum, s->labels[k].top, s->labels[k].pos, s->labels[k].cloud, least))
                 continue;
             if (cost_out_of_time(s->m))
                 s->effort = SOLVE_EFFORT;

@@ -22,6 +22,7 @@ struct solve_chain {
     int32_t agent[SOLVE_CHAIN_STAGES];
     int32_t end[SOLVE_CHAIN_STAGES]; /* nodes before it are in this stage or an earlier one */
     double cost_ms;
+    double cloud_ms; /* of solve_dp_thrift: what one microbatch takes on devices of class cloud */
 };
 
 /* Puts up to `most` good chains for this model and source into best (sorted, *n of them; none if nothing fits). The
@@ -32,6 +33,12 @@ struct solve_chain {
  * the search came to its limit of effort, which depends on the input only, or to the time of the model (stop_ms); then
  * the best found so far is given. */
 yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_ms, double *bound_ms,
+    struct solve_chain *best, int32_t most, int32_t *n, struct yk_diag *why);
+
+/* Of the chains that cost at most deadline_ms the one that takes least of devices of class cloud; of equals the one
+ * that costs least. Others that were found by the way are behind it, sorted so. *cloud_ms: no such chain takes less for
+ * a microbatch (INFINITY: there is none; 0 where the search came to its limit). */
+yk_err solve_dp_thrift(const struct cost_model *m, int32_t source, double deadline_ms, double *cloud_ms,
     struct solve_chain *best, int32_t most, int32_t *n, struct yk_diag *why);
 
 #endif

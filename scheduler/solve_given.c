@@ -73,6 +73,7 @@ static yk_err price_forced(
         }
         if (!err) {
             c->shares[i] = line->share;
+            c->cloud_ms += line->share * (double)m->count * c->lines[i].cloud_ms;
             double count = YK_MAX(1.0, ceil(line->share * (double)m->count - 1e-6));
             double cost = c->lines[i].first_ms + (count - 1) * c->lines[i].bottleneck_ms;
             c->cost_ms = YK_MAX(c->cost_ms, cost);

@@ -359,6 +359,11 @@ bool solve_search_fits_both(struct search *s, int64_t held, int32_t p, int32_t q
 
 /* ---- all of it ---- */
 
+bool solve_search_is_cloud(const struct search *s, int32_t agent)
+{
+    return strcmp(s->m->view->agents[agent].class_name, "cloud") == 0;
+}
+
 void solve_search_around(struct search *s)
 {
     s->around = true;
@@ -418,13 +423,13 @@ void solve_search_fini(struct search *s)
     for (int32_t i = 0; i < s->cap_rows; i++)
         free(s->rows[i].rest_ms);
     free(s->spare_row.rest_ms);
-    void *const all[] = {s->tolled, s->uses, s->use_at, s->live_at, s->live, s->bytes, s->returns, s->back, s->prefix,
-        s->runs_to, s->pace, s->by_pace, s->work, s->pairs, s->alike, s->weight, s->turns, s->speaks, s->first_alike,
-        s->twin, s->least_of, s->group_of, s->groups.first, s->groups.last, s->fine.parts, s->fine.apart,
-        s->groups.apart, s->last_end_at, s->fine.entry, s->groups.parts, s->groups.entry, s->last_end, s->in_per_byte,
-        s->in_latency, s->grows, s->grow_agent, s->memory, s->takes, s->large, s->least, s->in_stage, s->relaxed,
-        s->then, s->rent, s->fair, s->stop, s->stop_of, s->enter_least, s->rows, s->row_of, s->labels, s->loads,
-        s->owners, s->keys, s->head, s->state, s->inbound, s->loaded};
+    void *const all[] = {s->paid, s->tolled, s->uses, s->use_at, s->live_at, s->live, s->bytes, s->returns, s->back,
+        s->prefix, s->runs_to, s->pace, s->by_pace, s->work, s->pairs, s->alike, s->weight, s->turns, s->speaks,
+        s->first_alike, s->twin, s->least_of, s->group_of, s->groups.first, s->groups.last, s->fine.parts,
+        s->fine.apart, s->groups.apart, s->last_end_at, s->fine.entry, s->groups.parts, s->groups.entry, s->last_end,
+        s->in_per_byte, s->in_latency, s->grows, s->grow_agent, s->memory, s->takes, s->large, s->least, s->in_stage,
+        s->relaxed, s->then, s->rent, s->fair, s->stop, s->stop_of, s->enter_least, s->rows, s->row_of, s->labels,
+        s->loads, s->owners, s->keys, s->head, s->state, s->inbound, s->loaded};
     for (size_t i = 0; i < YK_COUNT(all); i++)
         free(all[i]);
     if (s->cuts.at)

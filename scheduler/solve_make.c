@@ -78,6 +78,7 @@ struct plan *solve_pool_plan(const struct solve_request *req, const struct cost_
     p->solver = yk_xstrdup(solver);
     p->batch = req->batch;
     p->step_ms = chosen->step_ms;
+    p->cloud_ms = chosen->cloud_ms;
     p->cost_ms = p->bound_ms = chosen->cost_ms;
     p->bottleneck = yk_xstrdup(chosen->bottleneck);
     if (single) {

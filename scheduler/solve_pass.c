@@ -52,7 +52,7 @@ static void search_down(struct search *s, double low, double high)
 {
     double rate = (double)(s->m->count - 1), least = 0, limit = s->limit;
     int32_t found = s->n_best;
-    if (isinf(high)) { /* nothing is known to be possible */
+    if (isinf(high) || s->thrift) { /* nothing is known to be possible; or cost is not what counts */
         least = bound_of(s, high, 0) + rate * low;
         solve_search_bound_labels(s);
         solve_search_interval(s, low);
@@ -233,6 +233,56 @@ yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_
         *n = s.n_best;
         if (bound_ms)
             *bound_ms = YK_MIN(YK_MIN(s.left, limit_ms), s.n_best ? s.best[0].cost_ms : INFINITY);
+    }
+    solve_search_fini(&s);
+    return err;
+}
+
+/* ---- least of the cloud ---- */
+
+static void index_paid(struct search *s)
+{
+    size_t row = (size_t)s->n + 1;
+    s->paid = yk_xalloc(SOLVE_PRICES * row * sizeof *s->paid);
+    for (int k = 0; k < SOLVE_PRICES; k++)
+        for (int32_t i = s->n - 1; i >= 0; i--) {
+            double least = INFINITY;
+            for (int32_t j = 0; j < s->n_by_pace; j++) {
+                int32_t a = s->by_pace[j];
+                double ms = s->m->node_ms[(size_t)a * (size_t)s->n + (size_t)i];
+                double paid = ms * (solve_prices[k] + (solve_search_is_cloud(s, a) ? 1 : 0));
+                if (paid < least) /* not where it cannot run there */
+                    least = paid;
+            }
+            s->paid[(size_t)k * row + (size_t)i] = s->paid[(size_t)k * row + (size_t)i + 1] + least;
+        }
+}
+
+yk_err solve_dp_thrift(const struct cost_model *m, int32_t source, double deadline_ms, double *cloud_ms,
+    struct solve_chain *best, int32_t most, int32_t *n, struct yk_diag *why)
+{
+    struct search s = {.m = m, .source = source, .n = m->graph->n_nodes, .best = best, .most = most, .thrift = true};
+    s.n_agents = m->view->n_agents;
+    *n = 0;
+    if (s.n_agents > SOLVE_DP_AGENTS)
+        return yk_fail(why, YK_LIMIT, "%d agents; the exact solver takes %d", s.n_agents, SOLVE_DP_AGENTS);
+    if (s.n == 0)
+        return yk_fail(why, YK_INVAL, "the graph has no nodes to place");
+    yk_err err = solve_search_index(&s, why);
+    if (!err) {
+        bool all_cuts = s.n <= SOLVE_DP_FINE;
+        index_paid(&s);
+        s.limit = deadline_ms * (1 + 1e-12);
+        for (int around = 0; around < 2 && (!around || s.n_agents > 1); around++) {
+            if (around)
+                solve_search_around(&s);
+            for (int32_t stride = s.n / COARSE; stride > 1 && s.effort < SOLVE_EFFORT / 2; stride /= 4)
+                run_pass(&s, stride, 0);
+            if (all_cuts && s.effort < SOLVE_EFFORT)
+                run_pass(&s, 1, 0);
+        }
+        *n = s.n_best;
+        *cloud_ms = !all_cuts || s.effort >= SOLVE_EFFORT ? 0 : s.n_best ? s.best[0].cloud_ms : INFINITY;
     }
     solve_search_fini(&s);
     return err;

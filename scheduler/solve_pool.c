@@ -32,6 +32,7 @@ struct candidate *solve_pool_add(struct size_pool *p, struct cost_line *line)
     c->lines[0] = *line;
     c->shares[0] = 1;
     c->cost_ms = line->cost_ms;
+    c->cloud_ms = (double)c->count * line->cloud_ms;
     return c;
 }
 
@@ -192,6 +193,46 @@ yk_err solve_pool_sets(struct pool *pool, struct size_pool *p, int32_t source, s
     return err;
 }
 
+static yk_err add_chains(struct size_pool *p, const struct solve_chain *chains, int32_t n, struct yk_diag *why)
+{
+    yk_err err = YK_OK;
+    for (int32_t i = 0; i < n && !err; i++)
+        if (chains[i].n_stages > 1)
+            err = solve_pool_chain(p, &chains[i], why);
+    return err;
+}
+
+yk_err solve_pool_thrift(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why)
+{
+    const struct view *v = p->model.view;
+    struct cost_model without = p->model;
+    struct view here = *v;
+    struct solve_chain chains[SOLVE_POOL_CHAINS];
+    int32_t n = 0;
+    double bound, cloud = 0;
+    here.agents = yk_xalloc(((size_t)v->n_agents + 1) * sizeof *here.agents);
+    for (int32_t a = 0; a < v->n_agents; a++) {
+        here.agents[a] = v->agents[a];
+        here.agents[a].usable = v->agents[a].usable && strcmp(v->agents[a].class_name, "cloud") != 0;
+    }
+    without.view = &here;
+    yk_err err = solve_dp_chains(&without, source, pool->limit_ms, &bound, chains, SOLVE_POOL_CHAINS, &n, why);
+    if (!err)
+        err = add_chains(p, chains, n, why);
+    bool found = n > 0 && chains[0].cost_ms <= pool->limit_ms;
+    for (int32_t i = 0; i < p->n; i++)
+        found = found || (p->at[i].cloud_ms <= 0 && p->at[i].cost_ms <= pool->limit_ms);
+    if (!err && !found) {
+        err = solve_dp_thrift(&p->model, source, pool->limit_ms, &cloud, chains, SOLVE_POOL_CHAINS, &n, why);
+        if (!err)
+            err = add_chains(p, chains, n, why);
+        cloud *= (double)p->model.count;
+    }
+    pool->cloud_ms = YK_MIN(pool->cloud_ms, cloud);
+    free(here.agents);
+    return err;
+}
+
 yk_err solve_pool_splits(struct pool *pool, struct size_pool *p, int32_t source, int32_t searches, struct yk_diag *why)
 {
     struct solve_split splits[SPLITS];
@@ -278,6 +319,7 @@ static void add_several(
     c.shares = yk_xalloc((size_t)n * sizeof *c.shares);
     for (int32_t i = 0; i < n; i++) {
         c.shares[i] = (double)counts[i] / (double)m->count;
+        c.cloud_ms += (double)counts[i] * lines[i].cloud_ms;
         c.cost_ms = YK_MAX(c.cost_ms, lines[i].first_ms + (double)(counts[i] - 1) * lines[i].bottleneck_ms);
         for (int32_t r = 0; r < m->n_resources; r++)
             load[r] += (double)counts[i] * cost_line_load(&lines[i], r);
@@ -313,7 +355,7 @@ static yk_err all_replicas(struct pool *pool, struct size_pool *p, int32_t sourc
     return err;
 }
 
-static yk_err some_replicas(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why)
+static yk_err some_replicas(struct pool *pool, struct size_pool *p, int32_t source, bool cloudless, struct yk_diag *why)
 {
     const struct cost_line **lines = yk_xalloc(((size_t)p->n + 1) * sizeof *lines);
     int32_t chosen[SOLVE_REPLICAS], n_lines = 0, priced = 0;
@@ -321,7 +363,8 @@ static yk_err some_replicas(struct pool *pool, struct size_pool *p, int32_t sour
     double cost;
     yk_err err = YK_OK;
     for (int32_t i = 0; i < p->n; i++)
-        if (p->at[i].n_lines == 1 && p->at[i].lines[0].source == source)
+        if (p->at[i].n_lines == 1 && p->at[i].lines[0].source == source &&
+            !(cloudless && p->at[i].lines[0].cloud_ms > 0))
             lines[n_lines++] = &p->at[i].lines[0];
     int32_t n = solve_replicas_choose(&p->model, lines, n_lines, chosen, counts, &cost);
     if (n > 1) {
@@ -346,13 +389,15 @@ static yk_err some_replicas(struct pool *pool, struct size_pool *p, int32_t sour
     return err;
 }
 
-yk_err solve_pool_replicas(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why)
+yk_err solve_pool_replicas(struct pool *pool, struct size_pool *p, int32_t source, bool cloudless, struct yk_diag *why)
 {
     int32_t sources = p->model.req->source >= 0 ? 1 : p->model.view->n_agents;
+    if (cloudless)
+        return some_replicas(pool, p, source, true, why);
     bool all = solve_replicas_chains(&p->model) * pool->n * sources <= SOLVE_REPLICAS_ALL;
     yk_err err = all ? all_replicas(pool, p, source, &all, why) : YK_OK;
     if (!all && !err) {
-        err = some_replicas(pool, p, source, why);
+        err = some_replicas(pool, p, source, false, why);
         pool->bound_ms = YK_MIN(pool->bound_ms, solve_replicas_bound(&p->model));
     }
     return err;

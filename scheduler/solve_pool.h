@@ -6,7 +6,8 @@
 #include "scheduler/candidate.h"
 #include "scheduler/solve_dp.h"
 
-#define SOLVE_DEPTH 8 /* depths that are looked at in any case */
+#define SOLVE_POOL_CHAINS 6 /* best chains kept of each search */
+#define SOLVE_DEPTH 8       /* depths that are looked at in any case */
 
 /* One microbatch size with everything that was found for it. */
 struct size_pool {
@@ -25,6 +26,8 @@ struct pool {
     double least_ms; /* cost of the best candidate so far */
     double bound_ms; /* no chain that was searched for costs less */
     double stop_ms;  /* 0: never */
+    double limit_ms; /* of a step, by objective cloud-cost; else INFINITY */
+    double cloud_ms; /* no chain within it takes less of the cloud for a step */
 };
 
 void solve_pool_fini(struct pool *p);
@@ -38,9 +41,12 @@ yk_err solve_pool_chain(struct size_pool *p, const struct solve_chain *chain, st
 /* Two sets of nodes on the source and another agent, for the latency of a graph with branches; the best of each other
  * agent that is below what is known. */
 yk_err solve_pool_sets(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why);
+/* Chains that take little of the cloud within pool->limit_ms: without it, if that can be, else the least. */
+yk_err solve_pool_thrift(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why);
 yk_err solve_pool_splits(struct pool *pool, struct size_pool *p, int32_t source, int32_t searches, struct yk_diag *why);
-/* Several pipelines of one source, if they are through earlier than any of them alone. */
-yk_err solve_pool_replicas(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why);
+/* Several pipelines of one source, if they are through earlier than any of them alone. cloudless: only of those that
+ * take nothing of the cloud. */
+yk_err solve_pool_replicas(struct pool *pool, struct size_pool *p, int32_t source, bool cloudless, struct yk_diag *why);
 
 /* single: the best single device, or NULL. others: alternatives, sorted. */
 struct plan *solve_pool_plan(const struct solve_request *req, const struct cost_model *m,

@@ -16,6 +16,7 @@ struct label {
     uint32_t used;
     bool dead;
     double sum, top; /* top: the largest load */
+    double cloud;    /* of sum: compute on class cloud; in thrift */
     int64_t held;    /* around: bytes of the first stage, where its agent may be too small for a last one too */
 };
 
@@ -120,7 +121,10 @@ struct search {
     int32_t n_rows, cap_rows;
     int32_t *row_of; /* hash of used */
     /* the search */
-    bool around; /* for chains that begin and end on the source */
+    bool around;  /* for chains that begin and end on the source */
+    bool thrift;  /* for the least compute on class cloud, at no more cost than limit */
+    double *paid; /* thrift: [k * (n + 1) + i]: nodes i.. on the agents for which the k-th price of time and what is
+                   * taken of the cloud are least */
     struct label *labels;
     int32_t n_labels, cap_labels;
     double *loads;         /* [label * n_grow] */
@@ -181,6 +185,12 @@ void solve_search_root(struct search *s);
 /* All chains whose bottleneck is from low to the last bound's and that may cost less than the limit; the bounds are
  * made. */
 void solve_search_interval(struct search *s, double low);
+
+/* Prices of time against compute on the cloud: for any of them, paid less the price of the time that is left is a bound
+ * of what nodes still take of the cloud. */
+#define SOLVE_PRICES 8
+static const double solve_prices[SOLVE_PRICES] = {0.01, 0.03, 0.1, 0.2, 0.4, 0.8, 1.5, 4};
+bool solve_search_is_cloud(const struct search *s, int32_t agent);
 
 static inline double solve_search_cost(const struct search *s, double sum, double top)
 {

@@ -20,8 +20,10 @@
 #define MANY INT64_C(1000000000)
 
 #define KEY_NAME KEY("name", CONF_STR, NULL, "Name of the model (default: the file's name).", name, NULL, "S")
-#define KEY_OBJECTIVE                                                                                               \
-    KEY("objective", CONF_ENUM, "auto", "What the plan is best at; auto: latency for infer, throughput for batch.", \
+#define KEY_OBJECTIVE                                                               \
+    KEY("objective", CONF_ENUM, "auto",                                             \
+        "What the plan is best at; auto: latency for infer, throughput for batch. " \
+        "cloud-cost: least compute on class cloud within --deadline-ms.",           \
         objective, "auto|latency|throughput|cloud-cost", NULL)
 #define KEY_BATCH(other) NUMBER("batch", other, 1, MANY, "Samples of one step.", batch, "N")
 #define KEY_MICROBATCH \

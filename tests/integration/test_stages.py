@@ -96,3 +96,33 @@ def test_sets_of_nodes():
                        [("phone", [[0, 0], [4, 6]]), ("pc", [[1, 3], [7, 10]])],
                        [("phone", [[0, 1], [4, 4]]), ("pc", [[2, 3], [5, 6]]), ("phone", [[7, 10]])]):
             assert _infer(fleet, x, fleet.forced(plan, stages)) == one, stages
+
+
+def test_cloud_cost():
+    """As little compute on class cloud as the deadline allows: by the command and by REST."""
+    with Fleet() as fleet:
+        fleet.agent("phone", "--class=phone", emulate={"gflops": 0.2})
+        fleet.agent("box", "--class=cloud", emulate={"gflops": 4})
+        fleet.wait_links(("box", "phone"), ("phone", "box"))
+        _model(fleet.dir / "m.onnx")
+        fleet.add_model(fleet.dir / "m.onnx", "m")
+        asked = ("--job=infer", "--batch=6", "--source=phone")
+        alone = fleet.forced(fleet.plan("m", *asked), [("phone", [[0, 10]])])
+        slow = fleet.plan("m", *asked, f"--plan={alone}")["predicted"]["step_ms"]
+        cloud = []
+        for part in (1.5, 0.7, 0.4):
+            plan = fleet.plan("m", *asked, "--objective=cloud-cost", f"--deadline-ms={int(slow * part)}")
+            assert plan["objective"] == "cloud-cost" and plan["predicted"]["step_ms"] <= slow * part, plan["explanation"]
+            cloud.append(plan["predicted"]["cloud_ms"])
+        assert cloud[0] == 0 and 0 < cloud[1] < cloud[2], cloud
+        x = fleet.dir / "x.npy"
+        numpy.save(x, numpy.zeros((6, 16), "float32"))
+        deadline = f"--deadline-ms={int(slow * 20)}"
+        fleet.yoke("infer", "m", f"--input={x}", "--source=phone", "--objective=cloud-cost", deadline,
+                   *(f"--output={name}={fleet.dir / name}.npy" for name in ("y", "joined")))
+        done = fleet.yoke("plan", "m", *asked, "--objective=cloud-cost", "--deadline-ms=1", ok=False)
+        assert done.code == 1 and "deadline" in done.err and "1 ms" in done.err, done.err
+        done = fleet.yoke("plan", "m", *asked, "--objective=cloud-cost", ok=False)
+        assert done.code != 0 and "--deadline-ms" in done.err, done.err
+        status, answer = fleet.request("POST", "/v1/plan", {"kind": "infer", "model": "m", "objective": "cloud-cost"})
+        assert status == 400 and "deadline_ms" in answer["text"], (status, answer)

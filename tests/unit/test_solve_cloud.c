@@ -1,0 +1,221 @@
+/* Objective cloud-cost against brute force over all chains, and what a person expects of it.
+ * YOKE_SEED chooses the seeds, YOKE_FULL=1 runs twenty times as many. */
+#include <math.h>
+
+#include "scheduler/solve_dp.h"
+#include "tests/unit/plan_fleet.h"
+
+#define PLENTY ((int64_t)1 << 40)
+
+static uint64_t first_seed(void)
+{
+    const char *s = getenv("YOKE_SEED");
+    return s ? strtoull(s, NULL, 10) : 1;
+}
+
+static uint64_t instances(void)
+{
+    const char *full = getenv("YOKE_FULL");
+    return full && strcmp(full, "1") == 0 ? 20000 : 1000;
+}
+
+struct brute {
+    const struct cost_model *m;
+    int32_t source;
+    double deadline, cost, cloud; /* cost: the least of all */
+    int32_t agents[PF_AGENTS + 1], ends[PF_AGENTS + 1];
+};
+
+static bool fits(const struct cost_model *m, const int32_t *stage_of, const int32_t *agents, int32_t stages)
+{
+    int64_t sum[PF_AGENTS] = {0};
+    for (int32_t s = 0; s < stages; s++) {
+        uint8_t in_stage[64];
+        int64_t need;
+        for (int32_t i = 0; i < m->graph->n_nodes; i++)
+            in_stage[i] = stage_of[i] == s;
+        if (cost_memory(m, in_stage, 1, &need, NULL))
+            return false;
+        sum[agents[s]] += need;
+        if (sum[agents[s]] > m->view->agents[agents[s]].memory_bytes)
+            return false;
+    }
+    return true;
+}
+
+static void brute(struct brute *b, int32_t stages)
+{
+    const struct cost_model *m = b->m;
+    int32_t n = m->graph->n_nodes, from = stages ? b->ends[stages - 1] : 0;
+    if (stages > 0 && from == n) {
+        int32_t stage_of[64] = {0};
+        struct cost_line line;
+        if ((m->req->pin_first && b->agents[0] != b->source) ||
+            (m->req->pin_last && b->agents[stages - 1] != b->source))
+            return;
+        for (int32_t s = 0, i = 0; s < stages; s++)
+            for (; i < b->ends[s]; i++)
+                stage_of[i] = s;
+        if (!fits(m, stage_of, b->agents, stages) ||
+            cost_price(m, b->source, b->agents, stages, stage_of, NULL, 0, &line, NULL))
+            return;
+        b->cost = YK_MIN(b->cost, line.cost_ms);
+        if (line.cost_ms <= b->deadline)
+            b->cloud = YK_MIN(b->cloud, line.cloud_ms);
+        cost_line_fini(&line);
+        return;
+    }
+    for (int32_t a = 0; a < m->view->n_agents; a++) {
+        bool used = false, home = stages > 1 && a == b->source && b->agents[0] == a && b->agents[stages - 1] != a;
+        for (int32_t s = 0; s < stages; s++)
+            used = used || b->agents[s] == a;
+        if (!m->view->agents[a].usable || (used && !home))
+            continue;
+        for (b->agents[stages] = a, b->ends[stages] = used ? n : from + 1; b->ends[stages] <= n; b->ends[stages]++)
+            brute(b, stages + 1);
+    }
+}
+
+static void against_brute_force(void **state)
+{
+    (void)state;
+    int none = 0, all = 0, some = 0;
+    for (uint64_t i = 0; i < instances(); i++) {
+        struct yk_rng r;
+        struct pf f;
+        struct cost_model m;
+        int32_t form[64];
+        yk_rng_seed(&r, first_seed() + i);
+        struct graph *g = pf_random_graph(&r);
+        pf_random_of(&f, g, &r, 2 + (int32_t)yk_rng_below(&r, 2));
+        for (int32_t a = 0; a < f.view.n_agents; a++)
+            snprintf(
+                f.agents[a].class_name, sizeof f.agents[a].class_name, "%s", yk_rng_below(&r, 2) ? "cloud" : "phone");
+        struct solve_request q = {.graph = g, .model = "m", .job = "batch", .objective = SOLVE_CLOUD_COST};
+        q.batch = 1 + (int64_t)yk_rng_below(&r, 24);
+        q.source = 0;
+        q.pin_first = yk_rng_below(&r, 6) == 0;
+        q.pin_last = yk_rng_below(&r, 6) == 0;
+        cost_choose_forms(&q, &f.view, form);
+        assert_int_equal(
+            cost_init(&m, &q, &f.view, form, yk_rng_below(&r, 3) ? YK_MIN(q.batch, 4) : q.batch, NULL), YK_OK);
+        struct brute b = {.m = &m, .deadline = 0, .cost = INFINITY};
+        brute(&b, 0);
+        for (int k = 0; k < 3 && b.cost < INFINITY; k++) {
+            static const double wide[] = {0.9, 1.3, 3};
+            struct solve_chain chains[4];
+            int32_t n = 0;
+            double bound;
+            b.deadline = b.cost * wide[k];
+            b.cloud = INFINITY;
+            brute(&b, 0);
+            assert_int_equal(solve_dp_thrift(&m, 0, b.deadline, &bound, chains, 4, &n, NULL), YK_OK);
+            double got = n ? chains[0].cloud_ms : INFINITY;
+            bool same = isinf(b.cloud) ? isinf(got) && isinf(bound)
+                                       : fabs(got - b.cloud) <= 1e-9 * b.cloud && bound <= b.cloud * (1 + 1e-9);
+            if (!same)
+                fail_msg("YOKE_SEED=%llu deadline %g: %.15g of the cloud, bound %g; brute force %.15g",
+                    (unsigned long long)(first_seed() + i), b.deadline, got, bound, b.cloud);
+            for (int32_t c = 0; c < n; c++)
+                assert_true(chains[c].cost_ms <= b.deadline * (1 + 1e-9));
+            none += isinf(b.cloud);
+            all += b.cloud == 0;
+            some += b.cloud > 0 && b.cloud < INFINITY;
+        }
+        cost_fini(&m);
+        pf_fini(&f);
+        graph_close(g);
+    }
+    print_message("%d without a way in time, %d without the cloud, %d with some of it\n", none, all, some);
+    assert_true(none > 100 && all > 100 && some > 100);
+}
+
+/* A phone that takes 10 ms a layer, a cloud that takes 1 ms: the tighter the deadline, the more of the cloud. */
+static void as_little_as_the_deadline_allows(void **state)
+{
+    (void)state;
+    struct graph *g = pf_chain(8, 256);
+    double slow[8], fast[8];
+    struct pf f;
+    pf_init(&f);
+    snprintf(pf_agent(&f, "phone", 1, PLENTY)->class_name, 16, "phone");
+    snprintf(pf_agent(&f, "box", 1, PLENTY)->class_name, 16, "cloud");
+    for (int i = 0; i < 8; i++) {
+        slow[i] = 10;
+        fast[i] = 1;
+    }
+    pf_profile(&f, 0, slow, 8);
+    pf_profile(&f, 1, fast, 8);
+    pf_both(&f, 0, 1, 1e9, 0.5);
+    /* 8 layers on the phone 80 ms; k of them in the cloud save 9 k less two ways of about 0.5 ms */
+    static const struct {
+        double deadline, cloud;
+    } cases[] = {{100, 0}, {80, 0}, {79, 1}, {63.5, 2}, {40, 5}, {10, 8}};
+    for (size_t i = 0; i < YK_COUNT(cases); i++) {
+        struct solve_request q = {.graph = g, .model = "m", .job = "infer", .batch = 1, .source = 0};
+        struct plan *p = NULL;
+        struct yk_diag why = {0};
+        q.objective = SOLVE_CLOUD_COST;
+        q.deadline_ms = cases[i].deadline;
+        if (solve_plan(&q, &f.view, &p, &why))
+            fail_msg("%g: %s", cases[i].deadline, why.text);
+        if (fabs(p->cloud_ms - cases[i].cloud) > 1e-9 || p->step_ms > cases[i].deadline || fabs(p->gap) > 1e-9)
+            fail_msg("deadline %g: %g ms of the cloud, not %g; %g ms, gap %g\n%s", cases[i].deadline, p->cloud_ms,
+                cases[i].cloud, p->step_ms, p->gap, p->explanation);
+        assert_string_equal(p->objective, "cloud-cost");
+        assert_non_null(strstr(p->explanation, "class cloud"));
+        plan_free(p);
+    }
+    struct solve_request q = {.graph = g, .model = "m", .job = "infer", .batch = 1, .source = 0, .deadline_ms = 5};
+    struct plan *p = NULL;
+    struct yk_diag why = {0};
+    q.objective = SOLVE_CLOUD_COST;
+    assert_int_equal(solve_plan(&q, &f.view, &p, &why), YK_INFEASIBLE);
+    assert_non_null(strstr(why.text, "5 ms")); /* the limit, and what the best would take: 8 ms and two ways */
+    assert_non_null(strstr(why.text, "9.0"));
+    pf_fini(&f);
+    graph_close(g);
+}
+
+/* Of many samples those that are behind the phone's pace go to the cloud, and a deadline of the whole job is shared out
+ * over its batches. */
+static void many_samples(void **state)
+{
+    (void)state;
+    struct graph *g = pf_chain(4, 256);
+    double slow[4] = {10, 10, 10, 10}, fast[4] = {1, 1, 1, 1};
+    struct pf f;
+    pf_init(&f);
+    snprintf(pf_agent(&f, "phone", 1, PLENTY)->class_name, 16, "phone");
+    snprintf(pf_agent(&f, "box", 1, PLENTY)->class_name, 16, "cloud");
+    pf_profile(&f, 0, slow, 4);
+    pf_profile(&f, 1, fast, 4);
+    pf_both(&f, 0, 1, 1e9, 0.1);
+    double last = INFINITY;
+    for (double deadline = 200; deadline < 1600; deadline *= 1.5) {
+        struct solve_request q = {.graph = g, .model = "m", .job = "batch", .batch = 16, .microbatch = 1, .source = 0};
+        struct plan *p = NULL;
+        struct yk_diag why = {0};
+        q.objective = SOLVE_CLOUD_COST;
+        q.samples = 32;
+        q.deadline_ms = deadline;
+        if (solve_plan(&q, &f.view, &p, &why))
+            fail_msg("%s", why.text);
+        assert_true(2 * p->step_ms <= deadline && p->cloud_ms <= last);
+        last = p->cloud_ms;
+        plan_free(p);
+    }
+    assert_true(last == 0); /* 32 samples of 40 ms fit 1,519 ms */
+    pf_fini(&f);
+    graph_close(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(against_brute_force),
+        cmocka_unit_test(as_little_as_the_deadline_allows),
+        cmocka_unit_test(many_samples),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
