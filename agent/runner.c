@@ -190,7 +190,9 @@ static void finish(struct agent *a)
             r->why.text[0] ? r->why.text : yk_err_text(r->err));
     if (p->state == PIPELINE_READY) {
         r->handing_over = true; /* a stage here that reads of it wakes before the inputs are given back */
-        out->users = 1;         /* ours, until all edges have it */
+        if (s->half)
+            training_tell(s);
+        out->users = 1; /* ours, until all edges have it */
         for (int i = 0; i < p->n_edges; i++)
             if (p->edges[i].from == s && !p->edges[i].sums) {
                 out->users++;

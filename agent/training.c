@@ -313,8 +313,12 @@ yk_err training_run(struct stage *s, int slot, const struct micro *m, const int6
 {
     struct train_unit *u = training_unit_of(s);
     uint64_t seed = trainer_seed((uint64_t)s->p->training->config.seed, m->step, m->index);
-    if (!whole(u))
-        return trainer_run(u->trainer, s->half->part, slot, sizes, in, out, seed, why);
+    if (!whole(u)) {
+        yk_err err = trainer_run(u->trainer, s->half->part, slot, sizes, in, out, seed, why);
+        if (!err)
+            training_blame(u, s->half->part, slot, m, sizes, in, out, seed);
+        return err;
+    }
     /* One slot in the trainer: what goes out is copied, so that the next microbatch need not wait for the wire. */
     struct tensor *own = yk_xalloc(((size_t)s->n_out + 1) * sizeof *own);
     yk_err err = trainer_run(u->trainer, TRAINER_WHOLE, 0, sizes, in, own, seed, why);
@@ -324,6 +328,8 @@ yk_err training_run(struct stage *s, int slot, const struct micro *m, const int6
             memcpy(out[i].data, own[i].data, (size_t)bytes);
         out[i].shape = own[i].shape;
     }
+    if (!err)
+        training_blame(u, TRAINER_WHOLE, 0, m, sizes, in, out, seed);
     free(own);
     return err;
 }

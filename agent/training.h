@@ -46,6 +46,8 @@ bool training_ready(const struct stage *s, int64_t microbatch, const struct micr
 /* Runner: one run. out: as in the stage's out slot; the trainer's own memory, or copied where the stage has memory. */
 yk_err training_run(struct stage *s, int slot, const struct micro *m, const int64_t *sizes, const struct tensor *in,
     struct tensor *out, struct yk_diag *why);
+/* What a run found that is no number, if anything: to yoked, before its outputs go off. */
+void training_tell(const struct stage *s);
 void training_begun(struct stage *s, int slot, int64_t microbatch);
 void training_ran(struct stage *s, int slot, const struct micro *m); /* it went well */
 void training_cancel(struct stage *s);

@@ -56,6 +56,8 @@ static void move_run(void *arg)
     u->err = trainer_step(
         u->trainer, training_rate(c, u->step, u->steps), u->step + 1, optim_clip_scale(c->clip_norm, u->norm), &u->why);
     copy_states(u);
+    if ((u->step + 1) % u->p->training->save_every == 0 || u->step + 1 == u->steps) /* what is kept has to be good */
+        training_blame_weights(u);
 }
 
 static void move_done(void *arg)
@@ -69,7 +71,8 @@ static void move_done(void *arg)
     u->step++;
     if (u->err && p->state == PIPELINE_READY)
         pipeline_fail(p, u->first->index, "", u->err, "step %lld: %s", (long long)u->step - 1, u->why.text);
-    training_maybe_hold(u);
+    if (p->state != PIPELINE_READY || !training_tell_weights(u))
+        training_maybe_hold(u);
     pipeline_release(p);
     runner_kick(p->agent);
 }

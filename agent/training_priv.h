@@ -36,7 +36,12 @@ struct train_unit {
         bool taken;    /* this step's sums of others */
         uint8_t *left; /* by parameter: another unit sends it for checkpoints */
     } shared;
-    bool moving;      /* the runner has it */
+    bool moving; /* the runner has it */
+    struct bad { /* the first tensor here that is no number */
+        bool found, told, last;
+        int64_t step, index;
+        char text[400];
+    } bad;
     int64_t moved_us; /* since when */
     float *states;    /* copies of running statistics, for sending: they move with every microbatch */
     int64_t states_count;
@@ -54,6 +59,13 @@ static inline struct train_unit *training_unit_of(const struct stage *s)
 {
     return s->half->unit;
 }
+
+/* training_blame.c, runner: after a run that went well; behind a step. Then on the loop, whether a weight is no number,
+ * which yoked is told. */
+void training_blame(struct train_unit *u, enum trainer_part part, int slot, const struct micro *m, const int64_t *sizes,
+    const struct tensor *in, const struct tensor *out, uint64_t seed);
+void training_blame_weights(struct train_unit *u);
+bool training_tell_weights(struct train_unit *u);
 
 /* training_shared.c: sends what others need of this unit's sums, says whether all of theirs is here, takes it (runner),
  * gives its slots back, and says whether ours is gone, so that it may be folded. */

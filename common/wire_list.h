@@ -207,6 +207,10 @@
  * norm over all of them. Only where the norm is clipped. */
 #define WIRE_norms(F) F(I64, generation, _) F(I64, step, _) F(I64S, values, _) F(F64S, sums, _)
 #define WIRE_norm(F) F(I64, term, _) F(I64, generation, _) F(I64, step, _) F(F64, norm, _)
+/* agent -> yoked, before the loss of that step can be known: the first tensor of a stage that is no number. last: the
+ * training cannot go on, because of a parameter. */
+#define WIRE_bad(F) \
+    F(I64, generation, _) F(I64, stage, _) F(I64, step, _) F(I64, microbatch, _) F(STR, text, _) F(BOOL, last, _)
 /* agent -> yoked, head of a data stream on the blob connection: what it holds behind `step` steps. */
 #define WIRE_part(F) F(I64, generation, _) F(STR, job, _) F(I64, step, _) F(LIST, kept, kept) F(I64, bytes, _)
 /* yoked -> source of a training: begin no other step. It answers with the one that it will not begin, behind which all
@@ -253,7 +257,7 @@
     M(10, probe) M(11, probe_result) M(12, expect) M(13, profile) M(14, profile_result) \
     M(20, load) M(21, loaded) M(22, unload) M(23, run) M(24, run_started) M(25, result) M(26, run_done) M(27, cancel) \
     M(28, stage_stats) M(29, stage_failed) M(30, leave) M(31, step) M(32, norms) M(33, norm) M(34, part) M(35, spans) \
-    M(36, halt) M(37, halted) M(38, keep) \
+    M(36, halt) M(37, halted) M(38, keep) M(39, bad) \
     M(40, blob_get) M(41, blob) M(42, blob_refused) M(43, microbatch) M(44, credit) \
     M(50, probe_start) M(51, probe_data) M(52, probe_sum)
 

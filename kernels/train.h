@@ -71,6 +71,10 @@ uint64_t trainer_seed(uint64_t seed, int64_t step, int64_t microbatch);
 bool trainer_blame(
     struct trainer *t, const int64_t *sizes, const struct tensor *in, uint64_t seed, char *text, size_t size);
 
+/* The same in this slot, whose forward run was the last in it: what waits there for its backward run stays as it is. */
+bool trainer_blame_at(
+    struct trainer *t, int slot, const int64_t *sizes, const struct tensor *in, uint64_t seed, char *text, size_t size);
+
 /* Likewise of parameters and states alone. */
 bool trainer_blame_weights(const struct trainer *t, char *text, size_t size);
 

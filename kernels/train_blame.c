@@ -72,6 +72,12 @@ bool trainer_blame_weights(const struct trainer *t, char *text, size_t size)
 bool trainer_blame(
     struct trainer *t, const int64_t *sizes, const struct tensor *in, uint64_t seed, char *text, size_t size)
 {
+    return trainer_blame_at(t, 0, sizes, in, seed, text, size);
+}
+
+bool trainer_blame_at(
+    struct trainer *t, int slot, const int64_t *sizes, const struct tensor *in, uint64_t seed, char *text, size_t size)
+{
     struct train_part *p = t->part[TRAINER_WHOLE].exec ? &t->part[TRAINER_WHOLE] : &t->part[TRAINER_FORWARD];
     struct search s = {.t = t, .e = p->exec, .text = text, .size = size};
     const struct shapes *shapes;
@@ -80,7 +86,7 @@ bool trainer_blame(
     for (int32_t i = 0; i < p->border.n_in; i++)
         judge(&s, "input", t->graph->values[p->border.in[i]].name, "", &in[i]);
     judge_weights(&s);
-    if (s.nan || exec_sizes(p->exec, sizes, &shapes, NULL) || train_bind(t, p, 0, shapes, in, NULL))
+    if (s.nan || exec_sizes(p->exec, sizes, &shapes, NULL) || train_bind(t, p, slot, shapes, in, NULL))
         return s.nan || s.infinite;
     exec_trace(p->exec, on_node, &s);
     exec_run(p->exec, sizes, p->args, p->outs, seed, NULL);

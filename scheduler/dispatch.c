@@ -93,6 +93,7 @@ static void generation_free(struct generation *g)
     drop_early(g);
     plan_free(g->plan);
     free(g->norms.sums);
+    free(g->bad.text);
     free(g);
 }
 
@@ -472,6 +473,11 @@ yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg
         g = find(s, msg->as.norms.generation);
         if (g && g->job && g->job->training && sched_member(g, a->id))
             jobs_train_norms(s, g, a, &msg->as.norms);
+        return YK_OK;
+    case WIRE_TYPE_bad:
+        g = find(s, msg->as.bad.generation);
+        if (g && g->job && g->job->training && sched_member(g, a->id))
+            jobs_train_bad(s, g, a, &msg->as.bad);
         return YK_OK;
     case WIRE_TYPE_halted:
         g = find(s, msg->as.halted.generation);

@@ -262,8 +262,9 @@ void jobs_train_step(struct sched *s, struct generation *g, const struct wire_st
     if (j->state != JOB_RUNNING || t->epoch_steps == 0 || m->step != t->done || m->step >= t->steps)
         return;
     if (!isfinite(m->loss)) {
-        jobs_fail(s, j, "the loss of step %lld is %s: lower the learning rate, or clip the gradients (clip_norm)",
-            (long long)m->step, isnan(m->loss) ? "not a number" : "infinite");
+        jobs_fail(s, j, "the loss of step %lld is %s%s%s: lower the learning rate, or clip the gradients (clip_norm)",
+            (long long)m->step, isnan(m->loss) ? "not a number" : "infinite", g->bad.text ? "; " : "",
+            g->bad.text ? g->bad.text : "");
         return;
     }
     struct store_step row = {.job = j->id,
@@ -301,6 +302,29 @@ void jobs_train_step(struct sched *s, struct generation *g, const struct wire_st
         jobs_train_finish(s, j);
 }
 
+/* Who was first: the lowest step, microbatch and stage. */
+void jobs_train_bad(struct sched *s, struct generation *g, struct fleet_agent *a, const struct wire_bad *m)
+{
+    struct bad *b = &g->bad;
+    if (g->job->state != JOB_RUNNING)
+        return;
+    if (m->last) {
+        jobs_fail(s, g->job,
+            "behind step %lld %.400s on agent %s: lower the learning rate, or clip the gradients (clip_norm)",
+            (long long)m->step, m->text, a->name);
+        return;
+    }
+    bool later = m->step != b->step               ? m->step > b->step
+                 : m->microbatch != b->microbatch ? m->microbatch > b->microbatch
+                                                  : m->stage >= b->stage;
+    if (b->text && later)
+        return;
+    free(b->text);
+    *b = (struct bad){.step = m->step, .microbatch = m->microbatch, .stage = m->stage};
+    b->text = yk_xasprintf("in step %lld, microbatch %lld %.400s in stage %lld on agent %s", (long long)m->step,
+        (long long)m->microbatch, m->text, (long long)m->stage, a->name);
+}
+
 /* The norm over all parameters: square sums by tensor, added in the order of the parameters, whoever holds them. */
 void jobs_train_norms(struct sched *s, struct generation *g, struct fleet_agent *a, const struct wire_norms *m)
 {
@@ -320,8 +344,15 @@ void jobs_train_norms(struct sched *s, struct generation *g, struct fleet_agent 
     if (++n->arrived < sched_stage_agents(g))
         return;
     double sum = 0;
-    for (size_t k = 0; k < t->params.n; k++)
+    for (size_t k = 0; k < t->params.n; k++) {
         sum += n->sums[k];
+        if (isfinite(n->sums[k]))
+            continue;
+        jobs_fail(s, g->job, "the gradient of '%.80s' in step %lld is %s%s%s: lower the learning rate",
+            g->job->training->model->graph->values[t->params.at[k].value].name, (long long)m->step,
+            isnan(n->sums[k]) ? "not a number" : "infinite", g->bad.text ? "; " : "", g->bad.text ? g->bad.text : "");
+        return;
+    }
     struct wire_norm out = {.term = store_term(s->store), .generation = g->id, .step = m->step, .norm = sqrt(sum)};
     for (int i = 0; i < g->n_agents; i++) {
         struct fleet_agent *to = g->agents[i].has_stage ? fleet_find(s->fleet, g->agents[i].id) : NULL;

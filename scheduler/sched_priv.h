@@ -39,6 +39,10 @@ struct generation {
         double *sums;
         int arrived;
     } norms;
+    struct bad { /* of a training: the first tensor that is no number, as far as it was told */
+        char *text;
+        int64_t step, microbatch, stage;
+    } bad;
 };
 
 struct sched_waiter {
@@ -136,6 +140,7 @@ yk_err jobs_train_resume(struct sched *s, struct job *j, struct yk_diag *why);
 void jobs_train_load(const struct job *j, const char *config, struct wire_training *out);
 void jobs_train_started(struct sched *s, struct job *j, const struct wire_run_started *m);
 void jobs_train_step(struct sched *s, struct generation *g, const struct wire_step *m);
+void jobs_train_bad(struct sched *s, struct generation *g, struct fleet_agent *a, const struct wire_bad *m);
 void jobs_train_norms(struct sched *s, struct generation *g, struct fleet_agent *a, const struct wire_norms *m);
 void jobs_train_end(struct sched *s, struct job *j);    /* what only an open training needs goes */
 void jobs_train_finish(struct sched *s, struct job *j); /* if its last step is done and safe */

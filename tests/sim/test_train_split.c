@@ -269,11 +269,127 @@ static void few_values_per_channel(void **state)
     site_close(s);
 }
 
-int main(void)
+/* One sample of the set is no number, or the rate is far too high: the job ends with the tensor, its stage and agent.
+ */
+static void names_what_is_no_number(void **state)
+{
+    (void)state;
+    struct site *s = site_open(2);
+    struct site_result got;
+    site_network(s, "m", "mlp", 1, 4);
+    site_data(s, "set", 40, 3, (const int64_t[]){1, 4, 4}, 5);
+    static const struct {
+        const char *train, *says[3];
+    } cases[] = {
+        {"\"lr\":1e30", {"step", "in stage", "on agent a"}},
+        {"\"lr\":1e6,\"epochs\":2", {"holds a", "lower the learning rate", "on agent a"}},
+        {"\"lr\":1e30,\"clip_norm\":1e30", {"step", "", ""}},
+    };
+    for (size_t k = 0; k < YK_COUNT(cases); k++) {
+        site_learn(s, "m", 8, 4, cases[k].train);
+        char *plan = site_plan(s, (struct site_stage[]){{0, 1}, {1, -1}}, 2, 2);
+        int64_t id = site_submit(s, "m", "set", plan);
+        assert_false(site_wait(s, id, &got));
+        char *error = site_error(s, id);
+        if (getenv("YOKE_TEST_LOG"))
+            printf("%s\n", error);
+        for (int i = 0; i < 3; i++)
+            if (!strstr(error, cases[k].says[i]))
+                fail_msg("'%s' does not say '%s'", error, cases[k].says[i]);
+        free(error);
+        free(plan);
+    }
+    site_close(s);
+}
+
+static double mean(const double *x, int n)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += x[i] / n;
+    return sum;
+}
+
+/* Activations and gradients as fp16: the loss stays where five seeds of the data's order put it. */
+static void fp16_within_the_noise(void **state)
+{
+    (void)state;
+    enum { SEEDS = 5 };
+    struct site *s = site_open(2);
+    struct site_result got;
+    double exact[SEEDS], lossy[SEEDS], least = INFINITY, most = -INFINITY;
+    bool differs = false;
+    site_network(s, "m", "cnn", 1, 8);
+    site_data(s, "set", 160, 3, (const int64_t[]){1, 8, 8}, 5);
+    for (int seed = 0; seed < SEEDS; seed++) {
+        char train[120], first[65];
+        snprintf(train, sizeof train, "\"epochs\":%d,\"lr\":0.02,\"seed\":%d", full() ? 40 : 15, seed);
+        s->codec[0] = 0;
+        site_learn(s, "m", 16, 8, train);
+        site_train(s, "m", "set", (struct site_stage[]){{0, 3}, {1, -1}}, 2, 3, &got);
+        int from = got.n / 4; /* the curve behind its steepest part */
+        exact[seed] = mean(got.loss + from, got.n - from);
+        if (exact[seed] > 0.9 * mean(got.loss, 5))
+            fail_msg("it learns nothing: %g to %g", mean(got.loss, 5), exact[seed]);
+        memcpy(first, got.digest, sizeof first);
+        strcpy(s->codec, "fp16");
+        site_train(s, "m", "set", (struct site_stage[]){{0, 3}, {1, -1}}, 2, 3, &got);
+        lossy[seed] = mean(got.loss + from, got.n - from);
+        differs = differs || strcmp(first, got.digest) != 0;
+        least = YK_MIN(least, exact[seed]);
+        most = YK_MAX(most, exact[seed]);
+    }
+    if (getenv("YOKE_TEST_LOG"))
+        for (int seed = 0; seed < SEEDS; seed++)
+            printf("seed %d: %g, %g with fp16\n", seed, exact[seed], lossy[seed]);
+    assert_true(differs); /* the codec was used */
+    for (int seed = 0; seed < SEEDS; seed++)
+        if (fabs(lossy[seed] - exact[seed]) > most - least)
+            fail_msg("seed %d: %g with fp16, %g without; the seeds lie between %g and %g", seed, lossy[seed],
+                exact[seed], least, most);
+    site_close(s);
+}
+
+/* A plan with a codec that the job does not allow is refused, as is one that nobody knows. */
+static void codecs_are_allowed_or_refused(void **state)
+{
+    (void)state;
+    struct site *s = site_open(2);
+    site_network(s, "m", "mlp", 1, 4);
+    site_data(s, "set", 20, 3, (const int64_t[]){1, 4, 4}, 5);
+    site_learn(s, "m", 8, 4, "");
+    strcpy(s->codec, "fp16");
+    char *plan = site_plan(s, (struct site_stage[]){{0, 1}, {1, -1}}, 2, 2);
+    s->codec[0] = 0;
+    struct site_result got;
+    char *request = site_request(s, "m", "set", plan);
+    sched_submit(s->h->s, request, strlen(request), on_text, s->h);
+    wait_answer(s->h, 1000);
+    if (!s->h->err) {
+        struct json *doc = answer_json(s->h);
+        int64_t id = json_i64(json_find(doc, "job"), 0);
+        json_free(doc);
+        assert_false(site_wait(s, id, &got));
+        char *error = site_error(s, id);
+        assert_non_null(strstr(error, "fp16"));
+        free(error);
+    } else {
+        assert_non_null(strstr(s->h->text, "fp16"));
+    }
+    free(request);
+    free(plan);
+    site_close(s);
+}
+
+int main(int argc, char **argv)
 {
     log_set_level(getenv("YOKE_TEST_LOG") ? LOG_INFO : LOG_ERROR);
     const struct CMUnitTest tests[] = {cmocka_unit_test(shared_weights), cmocka_unit_test(shared_weights_after_a_loss),
         cmocka_unit_test(every_cut_of_the_cnn), cmocka_unit_test(sampled_cuts), cmocka_unit_test(sizes),
-        cmocka_unit_test(side_by_side), cmocka_unit_test(few_values_per_channel)};
+        cmocka_unit_test(side_by_side), cmocka_unit_test(few_values_per_channel),
+        cmocka_unit_test(names_what_is_no_number), cmocka_unit_test(fp16_within_the_noise),
+        cmocka_unit_test(codecs_are_allowed_or_refused)};
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -184,7 +184,9 @@ static inline void site_learn(struct site *s, const char *model, int64_t batch, 
     struct yk_diag why = {0};
     s->batch = batch;
     s->microbatch = microbatch;
-    snprintf(s->train, sizeof s->train, "\"seed\":7,\"checkpoint_every\":3%s%s", *train ? "," : "", train);
+    bool seeded = strstr(train, "seed") != NULL, saves = strstr(train, "checkpoint_every") != NULL;
+    snprintf(s->train, sizeof s->train, "%s%s%s%s", seeded ? "" : "\"seed\":7,", saves ? "" : "\"checkpoint_every\":3",
+        *train && !saves ? "," : "", train);
     char *request = site_request(s, model, "", NULL);
     sched_plan(s->h->s, request, strlen(request), on_text, s->h);
     wait_answer(s->h, 600000);
