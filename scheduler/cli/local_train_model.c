@@ -208,6 +208,20 @@ static yk_err judge_all(
     return err;
 }
 
+/* Weights are read where the trainer has them: folded or packed ones would be a second model beside it. */
+static yk_err open_judge(struct local *l, int64_t microbatch, struct yk_diag *why)
+{
+    void **where_they_are = yk_try_alloc((size_t)l->graph->n_values + 1, sizeof *where_they_are);
+    struct exec_config config = {
+        .graph = l->graph, .max_sizes = l->sizes, .backends = &l->backends, .variable = where_they_are};
+    if (l->batch_dim >= 0)
+        l->sizes[l->batch_dim] = microbatch;
+    yk_err err =
+        where_they_are ? exec_open(&config, &l->exec, why) : yk_fail(why, YK_NOMEM, "no memory to judge the model");
+    free(where_they_are);
+    return err;
+}
+
 yk_err local_train_judge(
     struct local_train *t, struct data_set *set, struct local_train_score *out, struct yk_diag *why)
 {
@@ -218,7 +232,7 @@ yk_err local_train_judge(
     int64_t microbatch = t->batch_dim < 0 ? t->env.fixed_batch : YK_MIN(t->microbatch, YK_MAX(count, 1));
     yk_err err = current(t, &l.graph, why);
     if (!err)
-        err = passes_infer(l.graph, fold_eval, NULL, why);
+        err = passes_train(l.graph, fold_eval, NULL, why);
     if (err)
         goto out;
     l.batch_dim = graph_batch_dim(l.graph, &l.fixed_batch);
@@ -227,7 +241,7 @@ yk_err local_train_judge(
         int32_t sym = graph_find_sym(t->graph, l.graph->syms[i]);
         l.sizes[i] = sym >= 0 ? t->sizes[sym] : 1;
     }
-    if ((err = local_load(&l, microbatch, why)))
+    if ((err = open_judge(&l, microbatch, why)))
         goto out;
     err = set ? data_ahead_open(set, 0, count, microbatch, 2, &ahead, why)
               : data_ahead_held(&t->batches, microbatch, 2, &ahead, why);

@@ -135,6 +135,23 @@ def test_recompute():
         assert peaks[1][0] < 0.9 * peaks[0][0] and peaks[1][1] < 0.9 * peaks[0][1], peaks
 
 
+def test_validation_takes_no_second_model():
+    """What judges reads the weights where they are: the peak of memory stays nearly what it is without."""
+    with tempfile.TemporaryDirectory() as folder:
+        model, path, peaks = new(folder, "resnet18", "1x24x24"), data(folder, 64, (1, 24, 24)), []
+        for val in ("none", "0.5"):
+            words = [harness.BIN / "yoke", "local", "train", model, f"--data={path}", "--batch=8", "--epochs=2", f"--val={val}",
+                     "--json", "--threads=1"]
+            with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+                for _ in range(5):  # the fifth step is behind a validation
+                    process.stdout.readline()
+                status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+                peaks.append(int(status.split("VmHWM:")[1].split()[0]))
+                process.stdout.read()
+        assert peaks[1] < 1.2 * peaks[0], peaks
+        print(f"    {peaks[0] >> 10} and {peaks[1] >> 10} MiB")
+
+
 def test_freeze():
     with tempfile.TemporaryDirectory() as folder:
         path, out = data(folder, 40), pathlib.Path(folder, "t.onnx")
