@@ -3,6 +3,7 @@
 
 #include "common/log.h"
 #include "common/metrics.h"
+#include "scheduler/busy.h"
 #include "scheduler/explain.h"
 #include "scheduler/infeasible.h"
 
@@ -222,6 +223,17 @@ static void give_back(struct planning *p)
                     p->view->agents[k].memory_bytes += g->agents[i].reserved_bytes;
 }
 
+/* Other jobs' pipelines go on beside this one. */
+static void count_busy(struct planning *p)
+{
+    struct busy busy;
+    busy_init(&busy, p->view);
+    for (const struct generation *g = p->sched->generations; g; g = g->next)
+        if (g->running && g->job && g->job->state == JOB_RUNNING && g->job->id != p->r.job)
+            busy_add(&busy, p->view, g->plan, g->pipeline);
+    busy_apply(&busy, p->view);
+}
+
 static void try_solve(struct planning *p)
 {
     struct sched *s = p->sched;
@@ -241,6 +253,7 @@ static void try_solve(struct planning *p)
         return;
     p->view = fleet_view(s->fleet, p->key);
     give_back(p);
+    count_busy(p);
     if (p->training.of) /* the rest is for checkpoint sets */
         for (int32_t i = 0; i < p->view->n_links; i++)
             p->view->links[i].bytes_per_s *= 1 - s->config.policy.set_share;

@@ -53,6 +53,9 @@ static void choose(const struct cost_model *m, int32_t most, bool *chosen)
         for (int32_t a = 0; a < v->n_agents; a++) {
             if (chosen[a] || !v->agents[a].usable || v->agents[a].memory_bytes <= 0)
                 continue;
+            bool cloud = strcmp(v->agents[a].class_name, "cloud") == 0;
+            if (m->req->objective == SOLVE_CLOUD_COST && k < FAST && cloud != (k % 3 == 2))
+                continue;
             bool roomier = best >= 0 && v->agents[a].memory_bytes > v->agents[best].memory_bytes;
             if (best < 0 || (k < FAST ? cost[a] < cost[best] : roomier))
                 best = a;
@@ -231,7 +234,9 @@ yk_err solve_large(const struct solve_request *req, const struct view *view, str
     *k = (struct kinds){.least_ms = INFINITY, .bound_ms = INFINITY};
     cost_choose_forms(req, view, form);
     int64_t enough = enough_bytes(req, view, form, sizes[n_sizes - 1]);
-    bool found = !req->training && solve_classes_find(view, source, enough, &classes);
+    bool kinds =
+        !req->training && req->objective != SOLVE_CLOUD_COST; /* of those it is not known what is the cloud's */
+    bool found = kinds && solve_classes_find(view, source, enough, &classes);
     bool uniform = found && classes->uniform;
     if (found && source >= 0) {
         if (classes->of[source] >= 0)
