@@ -433,7 +433,9 @@ static void put_notes(
         json_open(o, '{');
         put_str(o, "kind", notes[i].kind);
         put_str(o, "text", notes[i].text);
-        if (step) {
+        if (step && !isnan(notes[i].cloud_ms)) {
+            put_f64(o, "cloud_ms", notes[i].cloud_ms);
+        } else if (step) {
             put_f64(o, "step_ms", notes[i].step_ms);
             put_f64(o, "times_as_fast", notes[i].step_ms > 0 ? now_ms / notes[i].step_ms : NAN);
         }

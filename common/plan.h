@@ -43,7 +43,8 @@ struct plan_note { /* derived, where an explanation was asked for */
     char kind[16]; /* what binds, or is changed: "compute", "link", "memory", "heat", "pin", "busy", "device", "codec",
                       "plan" */
     char *text;
-    double step_ms; /* of the best plan with the change; NaN: of what binds, or there is none */
+    double step_ms;  /* of the best plan with the change; NaN: of what binds, and for cloud-cost */
+    double cloud_ms; /* for cloud-cost: what the cloud computes a step then; NaN else */
 };
 struct plan_bar { /* derived: a step of the event model */
     int32_t row;  /* position in bar_rows */

@@ -5,12 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "scheduler/candidate.h"
+#include "scheduler/explain_bars.h"
 
 #define GAIN 0.005     /* of the step: less is nothing */
 #define EACH_MS 1000   /* of one solve */
-#define BARS 4096      /* about */
-#define DRAWN 64       /* microbatches at most */
 #define ASKED_AGENTS 8 /* one by one */
 #define SLOW 1.02      /* factors from here on are told */
 #define NEW_LINK_RATE 125e6
@@ -21,8 +19,8 @@ struct explaining {
     const struct view *view;
     struct plan *p;
     struct yk_buf binds, changes; /* more lines of the explanation */
-    double stop_ms;
-    bool late;
+    double stop_ms, price;        /* of the plan: what is to be little */
+    bool late, thrift;
 };
 
 /* ---- notes ---- */
@@ -31,7 +29,7 @@ static void add_note(struct plan_note **list, int32_t *n, const char *kind, char
 {
     *list = yk_xrealloc(*list, ((size_t)*n + 2) * sizeof **list);
     struct plan_note *note = &(*list)[(*n)++];
-    *note = (struct plan_note){.text = text, .step_ms = step_ms};
+    *note = (struct plan_note){.text = text, .step_ms = step_ms, .cloud_ms = NAN};
     snprintf(note->kind, sizeof note->kind, "%s", kind);
 }
 
@@ -41,7 +39,35 @@ static void add_bind(struct explaining *e, const char *kind, char *text)
     yk_buf_printf(&e->binds, "\nbinds: %s", text);
 }
 
-/* Step time of the best plan of a changed request over a changed fleet; the old plan is there still. NAN: not known. */
+static int32_t find_agent(const struct view *v, const char *name)
+{
+    for (int32_t i = 0; name && i < v->n_agents; i++)
+        if (strcmp(v->agents[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+/* What the agents of class cloud compute in a step. */
+static double cloud_ms_of(const struct plan *p, const struct view *v)
+{
+    double ms = 0,
+           count = (double)((YK_MAX(p->batch, (int64_t)1) + p->microbatch - 1) / YK_MAX(p->microbatch, (int64_t)1));
+    for (int32_t i = 0; i < p->n_pipelines; i++)
+        for (int32_t s = 0; s < p->pipelines[i].n_stages; s++) {
+            int32_t a = find_agent(v, p->pipelines[i].stages[s].agent);
+            if (a >= 0 && strcmp(v->agents[a].class_name, "cloud") == 0)
+                ms += p->pipelines[i].stages[s].predicted_ms * p->pipelines[i].share * count;
+        }
+    return ms;
+}
+
+/* What is to be little: the step, or for cloud-cost what the cloud computes within the deadline. */
+static double price_of(const struct explaining *e, const struct plan *p, const struct view *v)
+{
+    return e->thrift ? cloud_ms_of(p, v) : p->step_ms;
+}
+
+/* The price of the best plan of a changed request over a changed fleet; the old plan is there still. NAN: not known. */
 static double solve_again(struct explaining *e, const struct solve_request *req, const struct view *v)
 {
     double left = e->stop_ms - cost_now_ms();
@@ -52,27 +78,30 @@ static double solve_again(struct explaining *e, const struct solve_request *req,
         return NAN;
     }
     q.forced = NULL;
-    q.deadline_ms = 0;
+    q.deadline_ms = e->thrift ? q.deadline_ms : 0;
     q.budget_ms = YK_MIN(left, EACH_MS);
     if (!v || solve_plan(&q, v, &p, NULL))
         return NAN;
-    double step = e->req->forced ? p->step_ms : YK_MIN(p->step_ms, e->p->step_ms);
+    double price = price_of(e, p, v);
     plan_free(p);
-    return step;
+    return e->req->forced ? price : YK_MIN(price, e->price);
 }
 
 /* Takes text. True: it brings something. */
-static bool add_change(struct explaining *e, const char *kind, char *text, double step_ms)
+static bool add_change(struct explaining *e, const char *kind, char *text, double price)
 {
-    double now = e->p->step_ms;
-    bool gain = step_ms < now * (1 - GAIN);
-    if (isnan(step_ms)) {
+    double now = e->price;
+    bool gain = price < now * (1 - GAIN);
+    if (isnan(price)) {
         free(text);
         return false;
     }
-    add_note(&e->p->changes, &e->p->n_changes, kind, text, step_ms);
-    if (gain)
-        yk_buf_printf(&e->changes, "\nwith %s: %.4g ms a step, %.2f times as fast", text, step_ms, now / step_ms);
+    add_note(&e->p->changes, &e->p->n_changes, kind, text, e->thrift ? NAN : price);
+    if (e->thrift) {
+        e->p->changes[e->p->n_changes - 1].cloud_ms = price;
+        yk_buf_printf(&e->changes, "\nwith %s: %.4g ms of the cloud a step, now %.4g", text, price, now);
+    } else if (gain)
+        yk_buf_printf(&e->changes, "\nwith %s: %.4g ms a step, %.2f times as fast", text, price, now / price);
     else
         yk_buf_printf(&e->changes, "\nwith %s: no faster", text);
     return gain;
@@ -145,14 +174,6 @@ struct view *explain_one_more(const struct view *v, int32_t agent)
             .shared = like && like->shared >= 0 ? media : -1,
             .origin = VIEW_MEASURED};
     return w;
-}
-
-static int32_t find_agent(const struct view *v, const char *name)
-{
-    for (int32_t i = 0; name && i < v->n_agents; i++)
-        if (strcmp(v->agents[i].name, name) == 0)
-            return i;
-    return -1;
 }
 
 /* The agent that is fastest at all nodes of the graph, but for one. -1: there is none. */
@@ -231,11 +252,12 @@ static void look_at_memory(struct explaining *e)
         return;
     for (int32_t a = 0; a < YK_MIN(e->view->n_agents, ASKED_AGENTS); a++) {
         const struct view_agent *agent = &e->view->agents[a];
-        double step = more_memory(e, a);
-        if (step < e->p->step_ms * (1 - GAIN))
+        double price = more_memory(e, a);
+        if (price < e->price * (1 - GAIN))
             add_bind(e, "memory",
-                yk_xasprintf("memory of %s: this plan takes %.1f of its %.1f MB; with twice as much %.4g ms a step",
-                    agent->name, (double)memory_of(e->p, agent->name) / 1e6, (double)agent->memory_bytes / 1e6, step));
+                yk_xasprintf("memory of %s: this plan takes %.1f of its %.1f MB; with twice as much %.4g ms%s a step",
+                    agent->name, (double)memory_of(e->p, agent->name) / 1e6, (double)agent->memory_bytes / 1e6, price,
+                    e->thrift ? " of the cloud" : ""));
     }
 }
 
@@ -319,113 +341,6 @@ static void look_at_changes(struct explaining *e, const struct cost_model *m, in
     look_at_codec(e);
 }
 
-/* ---- bars ---- */
-
-struct drawing {
-    const struct cost_model *m;
-    const struct candidate *c;
-    const struct solve_training *training;
-    struct plan *p;
-    int32_t *row; /* by resource; -1 */
-    int32_t cap;
-};
-
-/* Of a training's stage: what it has. */
-static const char *kind_of(const struct drawing *d, const struct cost_line *l, int32_t stage)
-{
-    bool forward = false, backward = false;
-    if (!d->training)
-        return "compute";
-    for (int32_t i = 0; i < d->m->graph->n_nodes; i++)
-        if (l->stage_of[i] == stage)
-            *(i < d->training->first_backward ? &forward : &backward) = true;
-    return forward && backward ? "both" : backward ? "backward" : "forward";
-}
-
-static void stage_name(int32_t stage, char *out)
-{
-    if (stage >= 0)
-        snprintf(out, 24, "stage %d", stage);
-    else
-        snprintf(out, 24, stage == -1 ? "source" : "yoked");
-}
-
-static void on_bar(void *arg, const struct candidate_bar *b)
-{
-    struct drawing *d = arg;
-    struct plan *p = d->p;
-    const struct cost_line *l = &d->c->lines[b->line];
-    if (p->n_bars == d->cap) {
-        d->cap = d->cap ? 2 * d->cap : 256;
-        p->bars = yk_xrealloc(p->bars, (size_t)d->cap * sizeof *p->bars);
-    }
-    struct plan_bar *to = &p->bars[p->n_bars++];
-    *to = (struct plan_bar){.row = d->row[b->resource], .start_ms = b->start_ms, .end_ms = b->end_ms};
-    const char *letter = "";
-    char line[24] = "";
-    if (d->c->n_lines > 1)
-        snprintf(line, sizeof line, "pipeline %d, ", b->line);
-    if (b->edge >= 0) {
-        const struct cost_edge *e = &l->edges[b->edge];
-        char from[24], to_name[24];
-        stage_name(e->from, from);
-        stage_name(e->to < -1 ? -1 : e->to, to_name);
-        snprintf(to->kind, sizeof to->kind, "transfer");
-        snprintf(to->about, sizeof to->about, "%s%s -> %s, %lld bytes as %s", line, from, to_name, (long long)e->bytes,
-            plan_codec_name(e->codec));
-    } else if (b->stage >= 0) {
-        snprintf(to->kind, sizeof to->kind, "%s", kind_of(d, l, b->stage));
-        letter = to->kind[0] == 'f' ? "F" : to->kind[0] == 'b' && to->kind[1] == 'a' ? "B" : "";
-        snprintf(to->about, sizeof to->about, "%sstage %d", line, b->stage);
-    } else {
-        snprintf(to->kind, sizeof to->kind, "messages");
-    }
-    snprintf(to->label, sizeof to->label, "%s%lld", letter, (long long)b->microbatch);
-}
-
-/* Rows of what the plan uses: agents, then links. */
-static void add_rows(struct drawing *d)
-{
-    const struct cost_model *m = d->m;
-    struct plan *p = d->p;
-    bool *used = yk_xalloc((size_t)m->n_resources + 1);
-    for (int32_t i = 0; i < d->c->n_lines; i++) {
-        const struct cost_line *l = &d->c->lines[i];
-        for (int32_t s = 0; s < l->n_stages; s++)
-            used[l->stages[s].agent] = true;
-        used[l->source] = used[l->source] || l->source_ms > 0;
-        for (int32_t k = 0; k < l->n_edges; k++)
-            if (l->edges[k].resource >= 0)
-                used[l->edges[k].resource] = true;
-    }
-    p->bar_rows = yk_xalloc(((size_t)m->n_resources + 1) * sizeof *p->bar_rows);
-    for (int32_t r = 0; r < m->n_resources; r++) {
-        char name[160];
-        d->row[r] = -1;
-        if (!used[r])
-            continue;
-        cost_resource_name(m, r, name);
-        d->row[r] = p->n_bar_rows;
-        p->bar_rows[p->n_bar_rows++] = yk_xstrdup(name);
-    }
-    free(used);
-}
-
-static yk_err draw(struct drawing *d, double *busy)
-{
-    int32_t steps = 1;
-    for (int32_t i = 0; i < d->c->n_lines; i++)
-        steps += d->c->lines[i].n_stages + d->c->lines[i].n_edges;
-    int64_t most = YK_MIN(YK_MAX(BARS / steps, 4), DRAWN);
-    d->row = yk_xalloc(((size_t)d->m->n_resources + 1) * sizeof *d->row);
-    add_rows(d);
-    yk_err err = candidate_trace(d->m, d->c, most, on_bar, d, busy);
-    d->p->bar_microbatches = YK_MIN(most * d->c->n_lines, d->c->count);
-    d->p->all_microbatches = d->c->count;
-    free(d->row);
-    return err;
-}
-
 /* ---- the plan priced again ---- */
 
 static yk_err price_again(const struct cost_model *m, const struct plan *p, struct candidate *c)
@@ -488,6 +403,8 @@ void explain_plan(
     const struct solve_request *req, const struct view *v, const struct explain_options *o, struct plan *p)
 {
     struct explaining e = {.req = req, .view = v, .p = p, .stop_ms = cost_now_ms() + o->budget_ms};
+    e.thrift = req->objective == SOLVE_CLOUD_COST;
+    e.price = price_of(&e, p, v);
     struct solve_request q = *req;
     struct cost_model m;
     struct candidate c = {0};
@@ -499,8 +416,7 @@ void explain_plan(
     if (err)
         return;
     double *busy = yk_xalloc(((size_t)m.n_resources + 1) * sizeof *busy);
-    struct drawing d = {.m = &m, .c = &c, .training = req->training, .p = p};
-    if (price_again(&m, p, &c) == YK_OK && draw(&d, busy) == YK_OK && o->changes) {
+    if (price_again(&m, p, &c) == YK_OK && explain_bars(&m, &c, req->training, p, busy) == YK_OK && o->changes) {
         p->binds = yk_xalloc(sizeof *p->binds);
         p->changes = yk_xalloc(sizeof *p->changes);
         int32_t busiest = look_at_busiest(&e, &m, busy);
