@@ -47,24 +47,10 @@ static int32_t find_agent(const struct view *v, const char *name)
     return -1;
 }
 
-/* What the agents of class cloud compute in a step. */
-static double cloud_ms_of(const struct plan *p, const struct view *v)
-{
-    double ms = 0,
-           count = (double)((YK_MAX(p->batch, (int64_t)1) + p->microbatch - 1) / YK_MAX(p->microbatch, (int64_t)1));
-    for (int32_t i = 0; i < p->n_pipelines; i++)
-        for (int32_t s = 0; s < p->pipelines[i].n_stages; s++) {
-            int32_t a = find_agent(v, p->pipelines[i].stages[s].agent);
-            if (a >= 0 && strcmp(v->agents[a].class_name, "cloud") == 0)
-                ms += p->pipelines[i].stages[s].predicted_ms * p->pipelines[i].share * count;
-        }
-    return ms;
-}
-
 /* What is to be little: the step, or for cloud-cost what the cloud computes within the deadline. */
-static double price_of(const struct explaining *e, const struct plan *p, const struct view *v)
+static double price_of(const struct explaining *e, const struct plan *p)
 {
-    return e->thrift ? cloud_ms_of(p, v) : p->step_ms;
+    return e->thrift ? p->cloud_ms : p->step_ms;
 }
 
 /* The price of the best plan of a changed request over a changed fleet; the old plan is there still. NAN: not known. */
@@ -82,7 +68,7 @@ static double solve_again(struct explaining *e, const struct solve_request *req,
     q.budget_ms = YK_MIN(left, EACH_MS);
     if (!v || solve_plan(&q, v, &p, NULL))
         return NAN;
-    double price = price_of(e, p, v);
+    double price = price_of(e, p);
     plan_free(p);
     return e->req->forced ? price : YK_MIN(price, e->price);
 }
@@ -404,7 +390,7 @@ void explain_plan(
 {
     struct explaining e = {.req = req, .view = v, .p = p, .stop_ms = cost_now_ms() + o->budget_ms};
     e.thrift = req->objective == SOLVE_CLOUD_COST;
-    e.price = price_of(&e, p, v);
+    e.price = price_of(&e, p);
     struct solve_request q = *req;
     struct cost_model m;
     struct candidate c = {0};

@@ -280,6 +280,35 @@ static void heat_pins_and_other_jobs(void **state)
     graph_close(g);
 }
 
+/* What the cloud computes is what counts: within the deadline, and with the same deadline of all changes. */
+static void cloud_cost(void **state)
+{
+    (void)state;
+    struct graph *g = layers(12);
+    struct pf f;
+    pf_init(&f);
+    pf_agent(&f, "phone", 1, PLENTY);
+    struct view_agent *cloud = pf_agent(&f, "cloud", 20, PLENTY);
+    snprintf(cloud->class_name, sizeof cloud->class_name, "cloud");
+    pf_both(&f, 0, 1, 1e9, 0.01);
+    struct solve_request q = {.graph = g, .job = "infer", .objective = SOLVE_LATENCY, .batch = 1, .source = 0};
+    f.agents[1].memory_bytes = 0;
+    double phone_ms = step_of(&q, &f.view);
+    f.agents[1].memory_bytes = PLENTY;
+    q.objective = SOLVE_CLOUD_COST;
+    q.deadline_ms = 0.6 * phone_ms;
+    struct plan *p = solved(&q, &f.view);
+    assert_true(p->cloud_ms > 0 && p->step_ms <= q.deadline_ms);
+    explain_plan(&q, &f.view, &all, p);
+    assert_true(p->n_changes > 2);
+    for (int32_t i = 0; i < p->n_changes; i++)
+        assert_true(isnan(p->changes[i].step_ms) && p->changes[i].cloud_ms <= p->cloud_ms);
+    assert_non_null(strstr(p->explanation, "ms of the cloud a step, now"));
+    plan_free(p);
+    pf_fini(&f);
+    graph_close(g);
+}
+
 /* No time: the bottleneck and the bars all the same, and it is said. A plan that was given is compared with our own. */
 static void no_time_and_given_plans(void **state)
 {
@@ -360,6 +389,7 @@ int main(void)
         cmocka_unit_test(memory_binds),
         cmocka_unit_test(link_binds),
         cmocka_unit_test(heat_pins_and_other_jobs),
+        cmocka_unit_test(cloud_cost),
         cmocka_unit_test(no_time_and_given_plans),
         cmocka_unit_test(random_fleets),
     };
