@@ -239,6 +239,60 @@ static void heavy_head(void **state)
     graph_close(g);
 }
 
+/* 13: an accelerator ten times as fast that can run every other op. Each change of device is a hop with its price: the
+ * planner counts them, and where they cost more than they bring the host does it all; where one run of ops is long
+ * enough it goes there, with one hop each way. */
+static void hops_cost(void **state)
+{
+    (void)state;
+    enum { N = 24 };
+    for (int run = 0; run < 2; run++) { /* the accelerator knows every other op; a run of them in the middle */
+        struct graph *g = layers(N);
+        struct pf f;
+        struct view_time fast[N] = {{0}}, slow[N] = {{0}};
+        int n_fast = 0;
+        pf_init(&f);
+        pf_agent(&f, "host", 1, 64 * MB);
+        pf_agent(&f, "npu", 1, 64 * MB);
+        for (int i = 0; i < N; i++) {
+            slow[i] = (struct view_time){.node = i, .size = 1, .ms = 1};
+            if (run ? i >= 8 && i < 20 : i % 2)
+                fast[n_fast++] = (struct view_time){.node = i, .size = 1, .ms = 0.1};
+        }
+        f.agents[0].times = slow;
+        f.agents[0].n_times = N;
+        f.agents[1].times = fast;
+        f.agents[1].n_times = n_fast;
+        f.agents[0].message_ms = f.agents[1].message_ms = 0.1;
+        full_mesh(&f, 1e8, 0.5);
+        struct solve_request q = batch_of(g, 1, 1);
+        q.job = "infer";
+        q.objective = SOLVE_LATENCY;
+        q.source = 0;
+        struct plan *p = solved(&q, &f);
+        assert_string_equal(p->best_single, "host");
+        for (int32_t s = 0; s < p->pipelines[0].n_stages; s++) /* never an op where it cannot run */
+            for (int32_t r = 0; r < p->pipelines[0].stages[s].n_nodes; r++)
+                for (int32_t k = p->pipelines[0].stages[s].nodes[r].first; k <= p->pipelines[0].stages[s].nodes[r].last;
+                     k++)
+                    assert_true(
+                        strcmp(p->pipelines[0].stages[s].agent, "host") == 0 || (run ? k >= 8 && k < 20 : k % 2));
+        if (run) {
+            assert_int_equal(p->pipelines[0].n_stages, 3);
+            assert_int_equal(nodes_of(p, "npu"), 12);
+            assert_int_equal(p->n_cuts, 2);
+            double saved = 12 * 0.9, hops = 2 * (0.5 + 2 * 0.1) + 2e3 * (512 * 4 + 512) / 1e8;
+            assert_true(fabs(p->best_single_ms - p->step_ms - (saved - hops)) < 1e-9);
+        } else {
+            assert_int_equal(p->pipelines[0].n_stages, 1);
+            assert_string_equal(p->pipelines[0].stages[0].agent, "host");
+            assert_true(fabs(p->step_ms - (N + 0.1)) < 1e-9);
+        }
+        plan_free(p);
+        graph_close(g);
+    }
+}
+
 /* 15: a cable and Wi-Fi to the same agent: the cable, in whatever order they are listed; when it is pulled, Wi-Fi. */
 static void cable_and_wifi(void **state)
 {
@@ -335,6 +389,7 @@ int main(void)
         cmocka_unit_test(uneven_speeds),
         cmocka_unit_test(more_devices_than_nodes),
         cmocka_unit_test(heavy_head),
+        cmocka_unit_test(hops_cost),
         cmocka_unit_test(cable_and_wifi),
         cmocka_unit_test(unreachable),
         cmocka_unit_test(input_leaves_and_depth_helps),

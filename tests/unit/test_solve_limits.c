@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <math.h>
 
 #include "scheduler/solve_dp.h"
 #include "tests/unit/plan_fleet.h"
@@ -108,12 +109,59 @@ static void too_many_agents(void **state)
     free(links);
 }
 
+/* 200 layers over 8 devices, planned again as they slow down one after another: whatever the budget is there is a plan,
+ * as good as any single device, and the bound is that of no limit or lower. The budget is a number of looks at the
+ * clock, which comes between every two labels of the search. */
+static void planned_again(void **state)
+{
+    (void)state;
+    struct graph *g = pf_chain(200, 1024);
+    struct pf f;
+    pf_init(&f);
+    for (int32_t i = 0; i < 8; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "d%d", i);
+        pf_agent(&f, name, 0.05 * (1 + i % 4), PLENTY);
+        for (int32_t k = 0; k < i; k++)
+            pf_both(&f, i, k, 1e8, 0.3);
+    }
+    for (int32_t round = 0; round < 4; round++) {
+        double least = INFINITY, bound = 0;
+        f.agents[round].slow_factor = 5;
+        for (int64_t budget = 1; budget <= 10000; budget *= 100) {
+            int64_t looks = budget;
+            struct plan *p = NULL;
+            struct yk_diag why = {0};
+            struct solve_request q = {.graph = g,
+                .model = "m",
+                .job = "batch",
+                .objective = SOLVE_THROUGHPUT,
+                .closed_form = true,
+                .batch = 16,
+                .microbatch = 1,
+                .source = 0,
+                .looks = &looks};
+            if (solve_plan(&q, &f.view, &p, &why))
+                fail_msg("%s", why.text);
+            assert_int_equal(plan_check(p, g, NULL, &why), YK_OK);
+            assert_true(p->best_single && p->cost_ms <= least * (1 + 1e-12));
+            assert_true(p->bound_ms <= p->cost_ms && p->bound_ms >= bound * (1 - 1e-9));
+            least = p->cost_ms;
+            bound = p->bound_ms;
+            plan_free(p);
+        }
+    }
+    pf_fini(&f);
+    graph_close(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(too_many_nodes),
         cmocka_unit_test(out_of_time),
         cmocka_unit_test(too_many_agents),
+        cmocka_unit_test(planned_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
