@@ -160,7 +160,8 @@ yk_err solve_pool_sets(struct pool *pool, struct size_pool *p, int32_t source, s
     int32_t n = m->graph->n_nodes, agents[2], *stage_of = yk_xalloc(((size_t)n + 1) * sizeof *stage_of);
     uint8_t *first = yk_xalloc((size_t)n + 1);
     yk_err err = YK_OK;
-    for (int32_t k = 0; k < 2 * m->view->n_agents && !err; k++) {
+    bool may = m->view->agents[source].usable && m->view->agents[source].memory_bytes > 0;
+    for (int32_t k = 0; k < 2 * m->view->n_agents && may && !err; k++) {
         bool source_first = k % 2 == 0;
         struct cost_line line;
         double bound;

@@ -640,7 +640,7 @@ static inline double po_plan_cost(
                     else
                         l->stage_of[k] = s;
                 }
-            if (!had)
+            if (!*bad && !had)
                 *bad = "an empty stage";
         }
         for (int32_t k = 0; k < q->graph->n_nodes && !*bad; k++)

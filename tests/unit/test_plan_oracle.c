@@ -144,7 +144,8 @@ static void compare(uint64_t seed, struct instance *i, struct seen *seen)
         fail_msg("YOKE_SEED=%llu: cost_ms is %.15g, its plan costs %.15g\n%s", id, p->cost_ms, cost, p->explanation);
     if (fabs(best.cost_ms - cost) > 1e-9 * cost) {
         for (int32_t k = 0; k < i->g->n_nodes && best.n_lines == 1; k++)
-            print_message("source a%d (%d), node %d on a%d\n", best.source, i->q.source, k, best.line.agent[best.line.stage_of[k]]);
+            print_message("source a%d (%d), node %d on a%d\n", best.source, i->q.source, k,
+                best.line.agent[best.line.stage_of[k]]);
         fail_msg("YOKE_SEED=%llu: cost_ms %.15g, the least is %.15g (%d pipelines, microbatch %lld)\n%s", id, cost,
             best.cost_ms, best.n_lines, (long long)best.microbatch, p->explanation);
     }
@@ -343,6 +344,23 @@ static void training(void **state)
     objective(TRAINING);
 }
 
+/* Seeds that found a fault once. */
+static void found_once(void **state)
+{
+    (void)state;
+    static const struct {
+        enum what what;
+        uint64_t seed;
+    } found[] = {{LATENCY, 61}, {LATENCY, 123}, {LATENCY, 21114}, {THROUGHPUT, 22}, {THROUGHPUT, 212}, {TRAINING, 2}};
+    struct seen seen = {0};
+    for (size_t k = 0; k < YK_COUNT(found); k++) {
+        struct instance i;
+        make(&i, found[k].seed, found[k].what);
+        compare(found[k].seed, &i, &seen);
+        done(&i);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -350,6 +368,7 @@ int main(void)
         cmocka_unit_test(throughput),
         cmocka_unit_test(training),
         cmocka_unit_test(larger),
+        cmocka_unit_test(found_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
