@@ -66,7 +66,7 @@ int chain_span(
         bool follows = span == 0;
         for (int k = 0; k < span && !follows; k++)
             follows = reads(next, g->nodes[nodes[at + k]].out[0]);
-        if (!follows || next->n_in > 3)
+        if (!follows || next->n_in > CHAIN_OPERANDS)
             break;
     }
     return YK_MAX(span, 1);
@@ -115,6 +115,7 @@ static bool places_fit(const struct chain *c)
 static bool set_up(
     struct chain *c, const struct host_call *calls, const struct host_kernel *const *kernels, int n, uint32_t unread)
 {
+    bool made = false;
     c->n = n;
     c->unit = CHAIN_LINE;
     c->count = tensor_count(&calls[0].out[0]);
@@ -124,6 +125,9 @@ static bool set_up(
         l->stored = !(unread >> k & 1);
         if (tensor_count(&calls[k].out[0]) != c->count || !kernels[k]->map(&calls[k], &l->map))
             return false;
+        if (made && l->map.made)
+            return false;
+        made |= l->map.made != NULL;
         if (l->map.unit > CHAIN_PIECE || (c->unit = common(c->unit, l->map.unit)) > CHAIN_PIECE)
             return false;
         for (int i = 0; i < calls[k].n_in; i++)
@@ -138,7 +142,7 @@ static void run_piece(const struct chain *c, float (*local)[CHAIN_PIECE], int64_
 {
     for (int k = 0; k < c->n; k++) {
         const struct link *l = &c->links[k];
-        const float *in[3] = {NULL};
+        const float *in[CHAIN_OPERANDS] = {NULL};
         for (int i = 0; i < l->call->n_in; i++) {
             int from = i < 2 ? l->from[i] : -1;
             if (from >= 0 && !c->links[from].stored)

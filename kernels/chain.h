@@ -11,6 +11,7 @@
 #include "kernels/iter.h"
 
 #define CHAIN_MOST 6
+#define CHAIN_OPERANDS 5
 #define CHAIN_PIECE 2048 /* elements */
 #define CHAIN_LINE \
     64 /* ranges begin at multiples of it: where a loop has its remainder decides which of two NaN wins */
@@ -36,6 +37,7 @@ struct chain_map {
     };
     float p, q;
     struct iter it;
+    const float *made; /* in the call's workspace; NULL: that is not used. One node of a chain may */
 };
 
 /* Runs one node. */

@@ -211,6 +211,7 @@ static bool map_binary(const struct host_call *c, struct chain_map *m)
     m->full = (tensor_count(&c->in[0]) == count ? 1 : 0) | (tensor_count(&c->in[1]) == count ? 2 : 0);
     m->piece = binary_piece;
     m->binary = NULL;
+    m->made = NULL;
     for (size_t i = 0; i < YK_COUNT(ops); i++)
         if (!strcmp(ops[i].op, c->node->op->name))
             m->binary = ops[i].fn;

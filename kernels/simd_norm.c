@@ -93,6 +93,13 @@ SIMD_CLONES static void norm_row(float *restrict y, const float *restrict x, con
             y[i] = (x[i] - mean) * inverse * scale[i];
 }
 
+SIMD_CLONES static void shift_scale(
+    float *restrict y, const float *restrict x, float mean, float scale, float bias, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (x[i] - mean) * scale + bias;
+}
+
 static void layer_piece(void *arg, int64_t begin, int64_t end)
 {
     const struct rows_job *j = arg;
@@ -142,6 +149,7 @@ static bool map_layer(const struct host_call *c, struct chain_map *m)
     m->cost = 3;
     m->full = 1;
     m->piece = layer_rows;
+    m->made = NULL;
     m->p = node_attr_f(c->node, "epsilon", 1e-5f);
     for (int64_t d = axis < 0 ? axis + x->rank : axis; d < x->rank; d++)
         m->unit *= x->dims[d];
@@ -149,6 +157,37 @@ static bool map_layer(const struct host_call *c, struct chain_map *m)
         if (c->out[i].data)
             return false;
     return c->n_in > 2 && m->unit > 0;
+}
+
+#define LONG_ROW 4096 /* sums of longer rows are added in double */
+static void instance_piece(void *arg, int64_t begin, int64_t end)
+{
+    const struct rows_job *j = arg;
+    const struct host_call *c = j->c;
+    int64_t channels = c->in[0].shape.dims[1];
+    for (int64_t r = begin; r < end; r++) {
+        const float *x = (const float *)c->in[0].data + r * j->inner;
+        double sum = 0, squares = 0;
+        for (int64_t i = 0; i < j->inner; i += LONG_ROW)
+            sum += (double)row_sum(x + i, YK_MIN(LONG_ROW, j->inner - i));
+        float mean = (float)(sum / (double)j->inner);
+        for (int64_t i = 0; i < j->inner; i += LONG_ROW)
+            squares += (double)row_squares(x + i, mean, YK_MIN(LONG_ROW, j->inner - i));
+        double inverse = 1 / sqrt(squares / (double)j->inner + (double)j->epsilon);
+        shift_scale((float *)c->out[0].data + r * j->inner, x, mean,
+            (float)(inverse * (double)((const float *)c->in[1].data)[r % channels]),
+            ((const float *)c->in[2].data)[r % channels], j->inner);
+    }
+}
+
+static yk_err run_instance(struct host_call *c)
+{
+    const struct shape *x = &c->in[0].shape;
+    struct rows_job j = {c, 1, node_attr_f(c->node, "epsilon", 1e-5f)};
+    for (int d = 2; d < x->rank; d++)
+        j.inner *= x->dims[d];
+    host_split(c, x->dims[0] * x->dims[1], 3 * j.inner, instance_piece, &j);
+    return YK_OK;
 }
 
 SIMD_CLONES static void affine(float *restrict y, const float *restrict x, float a, float b, int64_t n)
@@ -181,13 +220,19 @@ static void sizes_batch(const struct op_ctx *c, struct backend_form *f)
     f->workspace_bytes = c->in[0]->rank == 4 ? 2 * c->in[0]->dims[1] * (int64_t)sizeof(float) : 0;
 }
 
+/* Of channel ch: x, scale, shift, mean, variance in in. */
+static void factors_of(const float *const *in, int64_t ch, float epsilon, float *a, float *b)
+{
+    double f = (double)in[1][ch] / sqrt((double)in[4][ch] + (double)epsilon);
+    *a = (float)f;
+    *b = (float)((double)in[2][ch] - (double)in[3][ch] * f);
+}
+
 static void batch_factors(const struct rows_job *j, int64_t ch, float *a, float *b)
 {
     const struct host_call *c = j->c;
-    const float *scale = c->in[1].data, *shift = c->in[2].data, *mean = c->in[3].data, *var = c->in[4].data;
-    double f = (double)scale[ch] / sqrt((double)var[ch] + (double)j->epsilon);
-    *a = (float)f;
-    *b = (float)((double)shift[ch] - (double)mean[ch] * f);
+    const float *in[] = {NULL, c->in[1].data, c->in[2].data, c->in[3].data, c->in[4].data};
+    factors_of(in, ch, j->epsilon, a, b);
 }
 
 static void batch_piece(void *arg, int64_t begin, int64_t end)
@@ -217,6 +262,57 @@ static yk_err run_batch(struct host_call *c)
     }
     host_split(c, x->dims[0] * x->dims[1], j.inner, batch_piece, &j);
     return YK_OK;
+}
+
+/* In a chain: rows of a channel, factors as they come. */
+static void batch_row_parts(const struct chain_map *m, float *y, const float *const *in, int64_t begin, int64_t end)
+{
+    int64_t inner = m->it.inner, first = begin;
+    while (begin < end) {
+        int64_t n = YK_MIN(inner - begin % inner, end - begin);
+        float a, b;
+        factors_of(in, begin / inner % m->it.outer, m->p, &a, &b);
+        affine(y + (begin - first), in[0] + (begin - first), a, b, n);
+        begin += n;
+    }
+}
+
+/* The same channels last. */
+static void batch_pixel_parts(const struct chain_map *m, float *y, const float *const *in, int64_t begin, int64_t end)
+{
+    int64_t channels = m->it.outer, first = begin;
+    while (begin < end) {
+        int64_t from = begin % channels, left = end - begin;
+        int64_t n = from || left < channels ? YK_MIN(channels - from, left) : left / channels * channels;
+        affine_pixels(y + (begin - first), in[0] + (begin - first), m->made + from, m->made + channels + from,
+            YK_MIN(n, channels), from || left < channels ? 1 : left / channels);
+        begin += n;
+    }
+}
+
+static bool map_batch(const struct host_call *c, struct chain_map *m)
+{
+    const struct shape *x = &c->in[0].shape;
+    const float *in[] = {NULL, c->in[1].data, c->in[2].data, c->in[3].data, c->in[4].data};
+    bool last = (c->last_in | c->last_out) & 1;
+    m->cost = 1;
+    m->full = 1;
+    m->p = node_attr_f(c->node, "epsilon", 1e-5f);
+    m->piece = last ? batch_pixel_parts : batch_row_parts;
+    m->made = NULL;
+    m->it.outer = x->rank > 1 ? x->dims[1] : 1;
+    m->it.inner = 1;
+    for (int d = 2; d < x->rank; d++)
+        m->it.inner *= x->dims[d];
+    int64_t row = last ? m->it.outer : m->it.inner;
+    m->unit = row % CHAIN_LINE ? row : 1;
+    if (last) {
+        float *a = c->workspace;
+        for (int64_t i = 0; i < m->it.outer; i++)
+            factors_of(in, i, m->p, &a[i], &a[m->it.outer + i]);
+        m->made = a;
+    }
+    return x->rank > 1;
 }
 
 static void mean_piece(void *arg, int64_t begin, int64_t end)
@@ -320,7 +416,9 @@ static const struct host_kernel rows[] = {
         .claim = claim_inference,
         .sizes = sizes_batch,
         .run = run_batch,
+        .map = map_batch,
         .layout = HOST_SAME},
+    ROW("InstanceNormalization", "rows", simd_claim_f32, run_instance),
     ROW("ReduceMean", "rows", claim_mean, run_mean),
     {.domain = "",
         .op = "GlobalAveragePool",

@@ -230,6 +230,32 @@ static void cut_anywhere(void **state)
     graph_close(g);
 }
 
+/* Batch normalisation, dense and channels last, then an activation; two of them need their factors at once. */
+static void channels_in_chains(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 8; k++) {
+        const int64_t channels = k & 1 ? 64 : 21;
+        const int64_t dims[] = {2, channels, k & 2 ? 16 : 9, k & 2 ? 64 : 13}, weights[] = {channels, channels, 3, 3};
+        struct graph *g = graph_open(0);
+        struct yk_rng r;
+        yk_rng_seed(&r, 4);
+        int32_t x = graphs_input(g, "x", DT_F32, 4, dims);
+        if (k & 4) {
+            const int32_t in[] = {x, graphs_weight(g, "w", DT_F32, 4, weights, &r)};
+            x = graphs_node(g, "", "Conv", "conv", in, 2);
+        }
+        int32_t in[] = {x, graphs_weight(g, "scale", DT_F32, 1, &channels, &r),
+            graphs_weight(g, "bias", DT_F32, 1, &channels, &r), graphs_weight(g, "mean", DT_F32, 1, &channels, &r), -1};
+        in[4] = unary(g, "", "Exp", graphs_weight(g, "var", DT_F32, 1, &channels, &r));
+        in[0] = graphs_node(g, "", "BatchNormalization", "n1", in, 5);
+        in[0] = graphs_node(g, "", "BatchNormalization", "n2", in, 5);
+        graphs_output(g, binary(g, "Mul", in[0], unary(g, "", "Sigmoid", in[0])));
+        same_bits(g, (uint64_t)k);
+        graph_close(g);
+    }
+}
+
 /* Residual, normalisation of rows, scale: rows stay whole in a piece. */
 static void rows_in_chains(void **state)
 {
@@ -276,6 +302,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_chains),
         cmocka_unit_test(cut_anywhere),
+        cmocka_unit_test(channels_in_chains),
         cmocka_unit_test(rows_in_chains),
         cmocka_unit_test(spans_end),
     };
