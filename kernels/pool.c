@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define POOL_MAX 256
+#define POOL_MAX 1024
 #define POOL_SPINS 4000 /* some 50 us */
 #define POOL_TILES_MOST ((int64_t)1 << 31)
 

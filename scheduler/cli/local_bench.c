@@ -4,6 +4,7 @@
 #include "scheduler/cli/svg.h"
 #include "scheduler/cli/table.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -201,6 +202,8 @@ static yk_err report(struct cli *c, struct bench *b, struct yk_diag *why)
         {"memory_bytes", (double)exec_plan(l->exec)->total_bytes}};
     json_open(&out, '{');
     for (size_t i = 0; i < YK_COUNT(sums); i++) {
+        if (!strcmp(sums[i].key, "peak_gflops") && b->peak_gflops <= 0)
+            continue;
         json_put_key(&out, sums[i].key);
         json_put_f64(&out, sums[i].value);
     }
@@ -285,6 +288,9 @@ static yk_err make_inputs(struct cli *c, struct infer *f, struct yk_diag *why)
     struct local *l = &f->l;
     struct yk_rng rng;
     yk_rng_seed(&rng, 1);
+    if (l->batch_dim < 0 && c->o.batch > 1 && c->o.batch != l->fixed_batch)
+        return yk_fail(why, YK_INVAL, "--batch=%" PRId64 ": the model's batch is fixed: it takes %" PRId64 " at a time",
+            c->o.batch, l->fixed_batch);
     if (l->batch_dim < 0)
         c->o.batch = l->fixed_batch;
     yk_err err = local_all_given(l, why);
@@ -348,6 +354,17 @@ static yk_err run_all(struct cli *c, struct bench *b, struct yk_diag *why)
     return err;
 }
 
+/* Before anything takes time. What is there stays; a file that is not there is empty until the timeline is drawn. */
+static yk_err check_timeline(const char *path, struct yk_diag *why)
+{
+    FILE *f = path ? fopen(path, "ab") : NULL;
+    if (path && !f)
+        return yk_fail(why, YK_IO, "--timeline: cannot write %s: %s", path, strerror(errno));
+    if (f)
+        fclose(f);
+    return YK_OK;
+}
+
 int cli_local_bench(struct cli *c)
 {
     struct yk_diag why = {0};
@@ -357,6 +374,8 @@ int cli_local_bench(struct cli *c)
         err = c->o.inputs.n ? local_infer_load(c, &b.f, &why) : make_inputs(c, &b.f, &why);
     if (!err && c->o.inputs.n)
         c->o.batch = b.f.l.batch_dim >= 0 ? b.f.l.sizes[b.f.l.batch_dim] : b.f.l.fixed_batch;
+    if (!err)
+        err = check_timeline(c->o.timeline, &why);
     if (!err)
         err = run_all(c, &b, &why);
     if (!err)

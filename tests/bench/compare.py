@@ -313,15 +313,25 @@ def row(args, folder, name, dims, threads, have_ort):
     return good
 
 
+def count(text):
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1 on")
+    return int(text)
+
+
+def counts(text):
+    return [count(part) for part in text.split(",")]
+
+
 def main():
     if sys.argv[1:2] == ["--peer"]:
         name, threads, size, file, out = sys.argv[2:]
         return torch_peer(name, int(threads), [int(d) for d in size.split("x")], file, out)
     parse = argparse.ArgumentParser()
     parse.add_argument("--build", default=os.path.join(HERE, "..", "..", "build", "release"))
-    parse.add_argument("--rounds", type=int, default=7)
-    parse.add_argument("--repeats", type=int, default=3, help="runs of one peer in a round")
-    parse.add_argument("--threads", default="1,2")
+    parse.add_argument("--rounds", type=count, default=7)
+    parse.add_argument("--repeats", type=count, default=3, help="runs of one peer in a round")
+    parse.add_argument("--threads", type=counts, default="1,2", help="numbers of threads, with commas")
     parse.add_argument("--best", action="store_true", help="least times instead of medians, on a busy machine")
     parse.add_argument("--cpu", action="store_true", help="time of the processor: for one thread on a busy machine")
     parse.add_argument("--no-torch", action="store_true")
@@ -330,7 +340,7 @@ def main():
     args.build = os.path.abspath(args.build)
     unknown = set(args.models) - {name for name, _ in ROWS}
     if unknown:
-        sys.exit(f"no such model: {' '.join(sorted(unknown))}; there are {' '.join(dict(ROWS))}")
+        parse.error(f"no such model: {' '.join(sorted(unknown))}; there are {' '.join(dict(ROWS))}")
     if not os.path.exists(os.path.join(args.build, "bin", "bench_serve")):
         sys.exit(f"{args.build} has no bin/bench_serve: cmake --preset release -DYOKE_TESTS=ON; "
                  "cmake --build --preset release")
@@ -340,10 +350,10 @@ def main():
     os.makedirs(folder, exist_ok=True)
     have_ort, good = fetch(folder), True
     print("model threads ours_ms ort_ms ratio torch_ms ratio", flush=True)
-    for threads in args.threads.split(","):
+    for threads in args.threads:
         for name, size in ROWS:
             if not args.models or name in args.models:
-                good &= row(args, folder, name, [int(d) for d in size.split("x")], int(threads), have_ort)
+                good &= row(args, folder, name, [int(d) for d in size.split("x")], threads, have_ort)
     return 0 if good else 1
 
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Time of one inference, and of ResNet-34's convolution gradients, on one device: ours against ONNX Runtime 1.30 and
 # PyTorch 1.13, in one run on this machine.
-# Usage: compare.sh [--build=DIR] [--rounds=N] [--threads=1,2] [--cpu] [--best] [--no-torch] [MODEL...]
+# Usage: compare.sh [--build=DIR] [--rounds=N] [--repeats=N] [--threads=1,2] [--cpu] [--best] [--no-torch] [MODEL...]
 # Needs a build with -DYOKE_TESTS=ON (preset release). Fetches its peers (apt, npm) and makes the models by itself,
 # compares all answers first, then prints a line a row, `model threads ours_ms ort_ms ratio torch_ms ratio`: medians of
 # interleaved repeats; what there is not is `-`. MODEL: names without '@' of the rows wanted, as resnet34.

@@ -166,7 +166,24 @@ def test_bench_shows_where_the_time_goes():
         text = local("bench", FMNIST, "--repeat=1", "--ops").out
         assert "peak_frac" in text and "share_frac" in text and "GFLOP/s" in text, text
         done = local("bench", FMNIST, "--repeat=1", "--timeline=/nowhere/x.svg", ok=False)
-        assert done.code == 1 and "/nowhere" in done.err, done.err
+        assert done.code == 1 and "/nowhere" in done.err and "GFLOP/s" not in done.out, done.err
+        done = local("bench", FMNIST, "--repeat=1", "--json").last()
+        assert "peak_gflops" not in done and done["ms"] > 0, done  # not measured without --ops
+
+
+def test_bench_of_a_fixed_batch():
+    import onnx
+    from onnx import TensorProto as T, helper
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g",
+                              [helper.make_tensor_value_info("x", T.FLOAT, [4, 3])],
+                              [helper.make_tensor_value_info("y", T.FLOAT, [4, 3])])
+    with tempfile.TemporaryDirectory() as folder:
+        model = os.path.join(folder, "m.onnx")
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)]), model)
+        for flags in ((), ("--batch=4",)):
+            assert local("bench", model, "--repeat=1", "--json", *flags).last()["batch"] == 4
+        done = local("bench", model, "--repeat=1", "--batch=3", ok=False)
+        assert done.code == 1 and "takes 4 at a time" in done.err, done.err
 
 
 def test_sizes_of_named_dimensions():
