@@ -8,7 +8,7 @@ static void take_pace(struct sched *s, struct fleet_agent *a, struct generation 
     struct generation_agent *m = sched_member(g, a->id);
     if (m->took_n < POLICY_MICROBATCHES || m->took_ms < POLICY_TOOK_MS || !(m->due_ms > 0) || !(m->slow_factor > 0))
         return;
-    double before = a->slow_factor, ratio = m->took_ms / m->due_ms;
+    double before = a->pace.told > 0 ? a->pace.told : 1, ratio = m->took_ms / m->due_ms;
     int64_t n = m->took_n;
     m->took_ms = m->due_ms = 0;
     m->took_n = 0;

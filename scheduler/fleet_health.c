@@ -21,7 +21,7 @@ void fleet_sense(struct fleet_agent *a)
         return;
     memcpy(a->device_text, text, sizeof a->device_text);
     if (a->device.mode == POLICY_FULL && strcmp(kind, "cooled") == 0) {
-        a->slow_factor = 1; /* it was measured while it was hot */
+        a->slow_factor = a->pace.told = 1; /* it was measured while it was hot */
         a->pace.n = 0;
         a->pace.slow_ms = 0;
     }

@@ -40,6 +40,7 @@ struct job_life {
     int64_t drain_step, drain_us;
     char reason[300], from[120];    /* of the last move */
     int64_t left_us, fetched_bytes; /* of the move that is under way; 0: none */
+    int64_t lost_us;                /* it does not run since, because of a loss; 0 */
     char (*left)[33];               /* agents that it had and may have again */
     int n_left;
     struct trial {

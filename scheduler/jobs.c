@@ -227,7 +227,7 @@ void jobs_lost(struct sched *s, struct job *j, const char *why)
 {
     char text[500];
     put_names(s, why, text, sizeof text);
-    jobs_review_reset(j);
+    jobs_review_reset(s, j);
     dispatch_drop(s, j);
     stop_clock(s, j);
     if (job_ended(j->state))

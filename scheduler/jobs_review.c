@@ -41,7 +41,7 @@ static void forget_left(struct job *j, const char *agent)
         memmove(j->life.left[i], j->life.left[--j->life.n_left], sizeof *j->life.left);
 }
 
-void jobs_review_reset(struct job *j)
+void jobs_review_reset(struct sched *s, struct job *j)
 {
     struct job_life *l = &j->life;
     plan_free(l->next);
@@ -49,6 +49,9 @@ void jobs_review_reset(struct job *j)
     l->next = l->trial.pipeline = NULL;
     l->draining = false;
     l->left_us = 0;
+    l->fetched_bytes = 0;
+    if (j->state == JOB_RUNNING && !l->lost_us)
+        l->lost_us = net_now_us(s->net);
     if (l->trial.state != TRIAL_OVER)
         l->trial.state = TRIAL_NONE;
 }
@@ -392,9 +395,15 @@ void jobs_review_began(struct sched *s, struct job *j)
     l->rest_until_us = 0;
     if (l->trial.state == TRIAL_GOING)
         l->trial.state = TRIAL_RUNS;
-    if (!l->left_us || !g)
+    if (!g)
         return;
     put_devices(g->plan, to, sizeof to);
+    if (l->lost_us)
+        jobs_event(s, j->id, "recovered", "it runs again, on %s, %.2f s later: %.2f MB travelled", to,
+            (double)(now - l->lost_us) / 1e6, (double)l->fetched_bytes / 1e6);
+    l->lost_us = 0;
+    if (!l->left_us)
+        return;
     jobs_event(s, j->id, "migrated", "from %s to %s in %.2f s: %.2f MB travelled", l->from, to,
         (double)(now - l->left_us) / 1e6, (double)l->fetched_bytes / 1e6);
     l->left_us = 0;

@@ -160,6 +160,11 @@ static double median(const double *v, int n)
     return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
+static bool is_far(double a, double b)
+{
+    return a > b * POLICY_FAR || a < b / POLICY_FAR;
+}
+
 bool policy_pace_add(struct policy_pace *p, double factor, int64_t now_ms, double *slow)
 {
     factor = YK_MAX(0.5, YK_MIN(50.0, factor));
@@ -167,11 +172,13 @@ bool policy_pace_add(struct policy_pace *p, double factor, int64_t now_ms, doubl
     if (p->n >= 2 * POLICY_WINDOWS)
         p->n -= POLICY_WINDOWS; /* which of them is replaced next stays the same */
     double middle = median(p->recent, YK_MIN(p->n, POLICY_WINDOWS));
-    bool far = p->n >= POLICY_WINDOWS && (middle > *slow * POLICY_FAR || middle < *slow / POLICY_FAR);
-    if (far)
+    double told = p->told > 0 ? p->told : 1;
+    if (p->n < POLICY_WINDOWS) /* a single one is believed little */
+        middle = YK_MAX(*slow / POLICY_FAR, YK_MIN(*slow * POLICY_FAR, factor));
+    if (p->n >= POLICY_WINDOWS && is_far(middle, *slow))
         *slow = middle;
     else
-        *slow += 0.2 * (factor - *slow);
+        *slow += 0.2 * (middle - *slow);
     if (p->n < POLICY_WINDOWS)
         return false;
     if (middle > POLICY_FAR) {
@@ -181,7 +188,10 @@ bool policy_pace_add(struct policy_pace *p, double factor, int64_t now_ms, doubl
         p->slow_ms = 0;
         p->relapses = 0;
     }
-    return far;
+    if (!is_far(*slow, told)) /* also when it creeps there */
+        return false;
+    p->told = *slow;
+    return true;
 }
 
 bool policy_pace_forget(struct policy_pace *p, const struct policy *policy, int64_t now_ms, double *slow)
@@ -191,7 +201,7 @@ bool policy_pace_forget(struct policy_pace *p, const struct policy *policy, int6
         return false;
     p->slow_ms = 0; /* relapses stay: who is slow again waits longer */
     p->n = 0;
-    *slow = 1;
+    p->told = *slow = 1;
     return true;
 }
 

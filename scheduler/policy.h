@@ -74,12 +74,14 @@ double policy_share(const struct policy_device *d, const struct policy *p);
 struct policy_pace { /* zeroed: nothing measured */
     double recent[POLICY_WINDOWS];
     int n;
+    double told;     /* the factor when it was last said to have changed; 0: 1 */
     int64_t slow_ms; /* when it was last found to be slow; 0: it is not */
     int relapses;    /* how often since it was last believed to have recovered */
 };
 
 /* A measured factor (what stages took by what they should have taken) of a device whose factor was *slow. Small changes
- * are taken slowly, large ones at once when three in a row agree. True if *slow has jumped. */
+ * are taken slowly, large ones at once when three in a row agree. True if *slow is far from what it
+ * was when this was last true. */
 bool policy_pace_add(struct policy_pace *p, double factor, int64_t now_ms, double *slow);
 /* Nothing runs on it, so nothing is measured: after the hold-off, doubled with each relapse, it is believed to be as
  * fast as it was profiled. True if *slow has changed. */

@@ -168,7 +168,7 @@ void jobs_review_joined(struct sched *s, struct fleet_agent *a);
 void jobs_review_changed(struct sched *s, struct fleet_agent *a, const char *kind, const char *text);
 void jobs_review_began(struct sched *s, struct job *j);  /* all its stages are loaded */
 void jobs_review_left(struct job *j, const char *agent); /* it had this agent and may have it again */
-void jobs_review_reset(struct job *j);                   /* its generation was lost */
+void jobs_review_reset(struct sched *s, struct job *j);  /* its generation was lost */
 void jobs_review_tick(struct sched *s, struct job *j);   /* j may have moved or ended by this */
 /* Away from its plan, at the end of a step where there are steps. kind and text become an event. */
 void jobs_drain(struct sched *s, struct job *j, const char *kind, const char *fmt, ...)

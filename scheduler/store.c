@@ -100,8 +100,13 @@ static const char spans[] =
     "FROM spans s WHERE plan = (SELECT max(plan) FROM spans n WHERE n.job = s.job AND n.step = s.step) "
     "ORDER BY job, step, s.begin_ms;";
 
+/* What happened to jobs, and why. */
+static const char events[] = "CREATE VIEW v_events AS SELECT id AS event, job, strftime('%Y-%m-%dT%H:%M:%fZ', at_ms / "
+                             "1000.0, 'unixepoch') AS at,"
+                             " kind, text FROM job_events ORDER BY id;";
+
 /* Forward migrations: entry i brings a database from user_version i to i + 1. */
-static const char *const migrations[] = {store_schema_sql, models_preprocess, jobs_deaths, training, spans};
+static const char *const migrations[] = {store_schema_sql, models_preprocess, jobs_deaths, training, spans, events};
 
 static int64_t pragma_int(sqlite3 *db, const char *sql)
 {
