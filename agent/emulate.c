@@ -9,9 +9,22 @@
 #define FILE_LIMIT ((size_t)64 << 10)
 #define MAX_RATE 1e15
 
+static yk_err parse_throttle(const struct json *t, struct emulate_throttle *out, struct yk_diag *why)
+{
+    static const char *const known[] = {"after_s", "over_s", "factor", NULL};
+    if (json_kind(t) != JSON_OBJECT)
+        return yk_fail(why, YK_INVAL, "throttle is an object");
+    yk_err err = json_only(t, known, why);
+    if (!err)
+        err = json_get_f64(t, "after_s", false, 0, 1e6, &out->after_s, why);
+    if (!err)
+        err = json_get_f64(t, "over_s", false, 0, 1e6, &out->over_s, why);
+    return err ? err : json_get_f64(t, "factor", true, 1, 1000, &out->factor, why);
+}
+
 static yk_err parse_link(const struct json *link, struct agent_emulate *e, struct yk_diag *why)
 {
-    static const char *const known[] = {"bytes_per_s", "up_latency_ms", "down_latency_ms", "duplex", NULL};
+    static const char *const known[] = {"bytes_per_s", "up_latency_ms", "down_latency_ms", "duplex", "throttle", NULL};
     const char *duplex = "full";
     if (json_kind(link) != JSON_OBJECT)
         return yk_fail(why, YK_INVAL, "link is an object");
@@ -27,20 +40,8 @@ static yk_err parse_link(const struct json *link, struct agent_emulate *e, struc
     if (!err && strcmp(duplex, "full") != 0 && strcmp(duplex, "half") != 0)
         return yk_fail(why, YK_INVAL, "duplex is \"full\" or \"half\", not \"%s\"", duplex);
     e->half_duplex = strcmp(duplex, "half") == 0;
-    return err;
-}
-
-static yk_err parse_throttle(const struct json *t, struct agent_emulate *e, struct yk_diag *why)
-{
-    static const char *const known[] = {"after_s", "over_s", "factor", NULL};
-    if (json_kind(t) != JSON_OBJECT)
-        return yk_fail(why, YK_INVAL, "throttle is an object");
-    yk_err err = json_only(t, known, why);
-    if (!err)
-        err = json_get_f64(t, "after_s", false, 0, 1e6, &e->after_s, why);
-    if (!err)
-        err = json_get_f64(t, "over_s", false, 0, 1e6, &e->over_s, why);
-    return err ? err : json_get_f64(t, "factor", true, 1, 1000, &e->factor, why);
+    const struct json *throttle = json_find(link, "throttle");
+    return err || !throttle ? err : parse_throttle(throttle, &e->link_throttle, why);
 }
 
 static yk_err parse_device(const struct json *j, struct agent_emulate *e, struct yk_diag *why)
@@ -69,7 +70,7 @@ static yk_err parse_device(const struct json *j, struct agent_emulate *e, struct
         snprintf(e->heat, sizeof e->heat, "%s", heat);
     }
     const struct json *link = json_find(j, "link"), *throttle = json_find(j, "throttle");
-    if (throttle && (err = parse_throttle(throttle, e, why)))
+    if (throttle && (err = parse_throttle(throttle, &e->throttle, why)))
         return err;
     return link ? parse_link(link, e, why) : YK_OK;
 }
@@ -107,17 +108,25 @@ static int64_t reserve(double bytes_per_s, int64_t *free_us, int64_t now_us, int
     return *free_us - now_us;
 }
 
+/* What is left of the link's rate now. */
+static double rate_now(const struct agent_emulate *e, struct emulate_link *l, int64_t now_us)
+{
+    if (!l->began_us)
+        l->began_us = now_us;
+    return e->bytes_per_s / emulate_slowdown(&e->link_throttle, (double)(now_us - l->began_us) / 1e6);
+}
+
 int64_t emulate_tx_delay_us(const struct agent_emulate *e, struct emulate_link *l, int64_t now_us, int64_t bytes)
 {
     int64_t latency = (int64_t)(e->up_latency_ms * 1e3);
-    return latency + (e->bytes_per_s > 0 ? reserve(e->bytes_per_s, &l->tx_free_us, now_us, bytes) : 0);
+    return latency + (e->bytes_per_s > 0 ? reserve(rate_now(e, l, now_us), &l->tx_free_us, now_us, bytes) : 0);
 }
 
 int64_t emulate_rx_delay_us(const struct agent_emulate *e, struct emulate_link *l, int64_t now_us, int64_t bytes)
 {
     int64_t latency = (int64_t)(e->down_latency_ms * 1e3);
     int64_t *free_us = e->half_duplex ? &l->tx_free_us : &l->rx_free_us;
-    return latency + (e->bytes_per_s > 0 ? reserve(e->bytes_per_s, free_us, now_us, bytes) : 0);
+    return latency + (e->bytes_per_s > 0 ? reserve(rate_now(e, l, now_us), free_us, now_us, bytes) : 0);
 }
 
 double emulate_compute_ms(const struct agent_emulate *e, double flops)
@@ -125,10 +134,10 @@ double emulate_compute_ms(const struct agent_emulate *e, double flops)
     return e->gflops > 0 ? flops / e->gflops * 1e-6 : e->stage_ms;
 }
 
-double emulate_throttle(const struct agent_emulate *e, double seconds)
+double emulate_slowdown(const struct emulate_throttle *t, double seconds)
 {
-    if (e->factor <= 1 || seconds <= e->after_s)
+    if (t->factor <= 1 || seconds <= t->after_s)
         return 1;
-    double part = e->over_s > 0 ? YK_MIN((seconds - e->after_s) / e->over_s, 1.0) : 1;
-    return 1 + part * (e->factor - 1);
+    double part = t->over_s > 0 ? YK_MIN((seconds - t->after_s) / t->over_s, 1.0) : 1;
+    return 1 + part * (t->factor - 1);
 }

@@ -302,7 +302,7 @@ static void start(struct agent *a, struct stage *s, int stage_at, int64_t microb
     r->began_us = net_now_us(a->net);
     r->target_ms = a->emulate && at->flops ? emulate_compute_ms(a->emulate, at->flops[stage_at]) : 0;
     if (r->target_ms > 0)
-        r->target_ms *= emulate_throttle(a->emulate, (double)(r->began_us - r->opened_us) / 1e6);
+        r->target_ms *= emulate_slowdown(&a->emulate->throttle, (double)(r->began_us - r->opened_us) / 1e6);
     if (s->idle_since_us)
         s->wait_ms += (double)(r->began_us - s->idle_since_us) / 1e3;
     s->running = true;

@@ -163,7 +163,7 @@ void dispatch_fini(struct sched *s)
     dispatch_sweep(s, true);
 }
 
-void dispatch_agent_lost(struct sched *s, struct fleet_agent *a, const char *reason)
+void dispatch_agent_lost(struct sched *s, struct fleet_agent *a)
 {
     for (struct generation *g = s->generations; g;) {
         if (!sched_member(g, a->id)) {
@@ -173,8 +173,6 @@ void dispatch_agent_lost(struct sched *s, struct fleet_agent *a, const char *rea
         struct job *j = g->job;
         char why[128];
         snprintf(why, sizeof why, "agent %s went away", a->name);
-        jobs_review_left(j, a->id);
-        jobs_event(s, j->id, "lost", "agent %s went away: %s", a->name, reason);
         jobs_lost(s, j, why);
         g = s->generations; /* the list has changed */
     }

@@ -25,7 +25,7 @@ static int find_left(const struct job *j, const char *agent)
     return -1;
 }
 
-void jobs_review_left(struct job *j, const char *agent)
+static void put_left(struct job *j, const char *agent)
 {
     struct job_life *l = &j->life;
     if (find_left(j, agent) >= 0 || l->n_left == MAX_LEFT)
@@ -41,9 +41,27 @@ static void forget_left(struct job *j, const char *agent)
         memmove(j->life.left[i], j->life.left[--j->life.n_left], sizeof *j->life.left);
 }
 
+static struct generation *generation_of(struct sched *s, const struct job *j)
+{
+    struct generation *g = s->generations;
+    while (g && g->job != j)
+        g = g->next;
+    return g;
+}
+
+/* What the next plan has of them is taken out again. */
+static void leave_agents(struct sched *s, struct job *j)
+{
+    for (const struct generation *g = s->generations; g; g = g->next)
+        for (int i = 0; g->job == j && i < g->n_agents; i++)
+            if (g->agents[i].has_stage || strcmp(g->source, g->agents[i].id) == 0)
+                put_left(j, g->agents[i].id);
+}
+
 void jobs_review_reset(struct sched *s, struct job *j)
 {
     struct job_life *l = &j->life;
+    leave_agents(s, j);
     plan_free(l->next);
     plan_free(l->trial.pipeline);
     l->next = l->trial.pipeline = NULL;
@@ -54,14 +72,6 @@ void jobs_review_reset(struct sched *s, struct job *j)
         l->lost_us = net_now_us(s->net);
     if (l->trial.state != TRIAL_OVER)
         l->trial.state = TRIAL_NONE;
-}
-
-static struct generation *generation_of(struct sched *s, const struct job *j)
-{
-    struct generation *g = s->generations;
-    while (g && g->job != j)
-        g = g->next;
-    return g;
 }
 
 /* Devices that hold stages. */
@@ -106,6 +116,7 @@ static void leave(struct sched *s, struct job *j)
     l->fetched_bytes = 0;
     if (g)
         put_devices(g->plan, l->from, sizeof l->from);
+    leave_agents(s, j);
     jobs_again(s, j, l->reason);
 }
 
@@ -389,6 +400,9 @@ void jobs_review_began(struct sched *s, struct job *j)
     const struct generation *g = generation_of(s, j);
     int64_t now = net_now_us(s->net);
     char to[120];
+    for (const struct generation *k = g; k; k = k->next)
+        for (int i = 0; k->job == j && i < k->n_agents; i++)
+            forget_left(j, k->agents[i].id);
     l->planned_us = now;
     l->load_ms = (double)(now - l->loading_us) / 1e3;
     l->looking = false;
@@ -438,13 +452,13 @@ void jobs_review_tick(struct sched *s, struct job *j)
     if (!g)
         return;
     if (a) {
-        jobs_review_left(j, a->id);
+        put_left(j, a->id);
         plan_free(l->next);
         l->next = NULL;
         plan_free(l->trial.pipeline);
         l->trial.pipeline = NULL;
         l->trial.state = TRIAL_NONE;
-        jobs_drain(s, j, kind, "%s: %s", a->name, a->device_text);
+        jobs_drain(s, j, "draining", "%s rests (%s): %s", a->name, kind, a->device_text);
         return;
     }
     if (j->training && l->trial.state == TRIAL_RUNS)
@@ -456,6 +470,24 @@ void jobs_review_tick(struct sched *s, struct job *j)
     bool known = j->training ? j->training->epoch_steps > 0 : j->samples > 0;
     if (known && may_move(j) && now - l->planned_us >= s->config.policy.dwell_ms * 1000)
         look(s, j, g);
+}
+
+/* It has something of the job, or had. */
+static bool concerns(struct sched *s, const struct job *j, const char *agent)
+{
+    bool here = find_left(j, agent) >= 0;
+    for (struct generation *g = s->generations; g && !here; g = g->next)
+        here = g->job == j && sched_member(g, agent);
+    return here;
+}
+
+void jobs_review_lost(struct sched *s, struct fleet_agent *a, const char *why)
+{
+    for (struct job *j = s->jobs, *next; j; j = next) {
+        next = j->next;
+        if (concerns(s, j, a->id))
+            jobs_event(s, j->id, "lost", "agent %s went away: %s", a->name, why);
+    }
 }
 
 void jobs_review_joined(struct sched *s, struct fleet_agent *a)
@@ -476,18 +508,12 @@ void jobs_review_changed(struct sched *s, struct fleet_agent *a, const char *kin
     bool better = strcmp(kind, "cooled") == 0 || strcmp(kind, "recovered") == 0;
     for (struct job *j = s->jobs, *next; j; j = next) {
         next = j->next;
-        bool here = find_left(j, a->id) >= 0;
-        for (struct generation *g = s->generations; g && !here; g = g->next)
-            here = g->job == j && sched_member(g, a->id) && sched_member(g, a->id)->has_stage;
-        if (a->device.mode == POLICY_RESTING)
-            continue; /* the next tick drains what is there */
+        bool here = concerns(s, j, a->id);
         if (here)
             jobs_event(s, j->id, kind, "%s: %s", a->name, text);
-        if (better) {
-            forget_left(j, a->id);
+        if (better)
             j->life.retry_us = 0;
-        }
-        if (here || better)
+        if (better || (here && a->device.mode == POLICY_WARM)) /* what rests is drained by the next tick */
             jobs_review_want(s, j, "%s: %s", a->name, kind);
     }
 }

@@ -321,7 +321,8 @@ static void on_joined(void *arg, struct fleet_agent *a)
 
 static void on_lost(void *arg, struct fleet_agent *a, const char *why)
 {
-    dispatch_agent_lost(arg, a, why);
+    jobs_review_lost(arg, a, why);
+    dispatch_agent_lost(arg, a);
 }
 
 static yk_err on_blob(void *arg, const char *hash, const uint8_t **data, int64_t *bytes, struct yk_diag *why)

@@ -107,7 +107,7 @@ struct generation_agent *sched_member(struct generation *g, const char *agent); 
 int sched_stage_agents(const struct generation *g);
 struct generation *sched_generation(struct sched *s, int64_t id); /* one that has not ended; NULL */
 void dispatch_drop(struct sched *s, struct job *j);               /* unloads everything of a job */
-void dispatch_agent_lost(struct sched *s, struct fleet_agent *a, const char *reason);
+void dispatch_agent_lost(struct sched *s, struct fleet_agent *a);
 yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg);
 yk_err dispatch_stream(void *sched, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink);
 void dispatch_sweep(struct sched *s, bool all); /* forgets ended generations after a while */
@@ -166,10 +166,10 @@ bool jobs_plan_usable(struct sched *s, const struct plan *p); /* its agents are 
 void jobs_review_want(struct sched *s, struct job *j, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void jobs_review_joined(struct sched *s, struct fleet_agent *a);
 void jobs_review_changed(struct sched *s, struct fleet_agent *a, const char *kind, const char *text);
-void jobs_review_began(struct sched *s, struct job *j);  /* all its stages are loaded */
-void jobs_review_left(struct job *j, const char *agent); /* it had this agent and may have it again */
-void jobs_review_reset(struct sched *s, struct job *j);  /* its generation was lost */
-void jobs_review_tick(struct sched *s, struct job *j);   /* j may have moved or ended by this */
+void jobs_review_began(struct sched *s, struct job *j);                         /* all its stages are loaded */
+void jobs_review_lost(struct sched *s, struct fleet_agent *a, const char *why); /* before its generations go */
+void jobs_review_reset(struct sched *s, struct job *j);                         /* its generation was lost */
+void jobs_review_tick(struct sched *s, struct job *j);                          /* j may have moved or ended by this */
 /* Away from its plan, at the end of a step where there are steps. kind and text become an event. */
 void jobs_drain(struct sched *s, struct job *j, const char *kind, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

@@ -4,21 +4,23 @@ import hashlib
 import json
 import re
 import sqlite3
+import time
 
 import harness
+from run import full
 from test_pipeline_train import Trainings
 
-QUICK = ["--lease-ms=1200", "--hot-celsius=45", "--hold-off-ms=2500", "--dwell-ms=1000", "--mtbf-ms=60s", "--set-min-ms=1000"]
+QUICK = ["--hot-celsius=45", "--hold-off-ms=2500", "--dwell-ms=1000", "--mtbf-ms=60s", "--set-min-ms=1000"]
 
 
 class Life(Trainings):
     """Two emulated devices of the same speed with sensors that a test writes; the planner chooses."""
 
-    def __init__(self, names="ab", gflops=None, yoked=(), **train):
+    def __init__(self, names="ab", gflops=None, device=None, lease="1200ms", **train):
         gflops = gflops or {}
-        super().__init__(list(names), kind="resnet-small", emulate=lambda n: {"gflops": gflops.get(n, 4), "memory_bytes": 4_000_000_000, **self.device.get(n, {})},
-                         yoked=[*QUICK, *yoked], agent=lambda t, n: [f"--sensor-file={t.fleet.dir / n}.sensor", "--sensor-ms=200"], **train)
-        self.device = {}
+        super().__init__(list(names), kind="resnet-small", emulate=lambda n: {"gflops": gflops.get(n, 10), "memory_bytes": 4_000_000_000, **self.device.get(n, {})},
+                         yoked=[*QUICK, f"--lease-ms={lease}"], agent=lambda t, n: [f"--sensor-file={t.fleet.dir / n}.sensor", "--sensor-ms=200"], **train)
+        self.device = device or {}
 
     def __enter__(self):
         self.sense = {n: {"heat": "nominal", "temperature_celsius": 30.0} for n in self.names}
@@ -80,9 +82,10 @@ class Life(Trainings):
         assert self.result(job) == (hashlib.sha256(out.read_bytes()).hexdigest(), losses), self.events(job)
 
 
-def test_hot_and_cooled():
-    """Noise about the limit makes one transition; the device is drained without a step lost, used again when it is cool."""
-    with Life(epochs=7) as t:
+def test_hot_cooled_lost_returned():
+    """Noise about the limit makes one transition; the device is drained without a step lost and used again when it is cool;
+    when it dies and comes back it is used again too, and the job says what became of it."""
+    with Life(epochs=12) as t:
         job = t.submit(None)
         t.wait_steps(job, 4)
         assert t.devices(job) == {"a", "b"}, t.events(job)
@@ -99,7 +102,80 @@ def test_hot_and_cooled():
         t.wait_event(job, "cooled")
         t.wait_event(job, "migrated", count=2)
         assert t.devices(job) == {"a", "b"}
+        t.wait_steps(job, 2)
+        assert len(t.no_step_lost(job)) >= 2
+        t.fleet.kill("b")
+        killed = time.monotonic()
+        text = t.wait_event(job, "recovered")[0]
+        print(f"    recovered {time.monotonic() - killed:.1f} s after the kill ({text})")
+        moves = len(t.wait_event(job, "migrated"))
+        t.start("b", wait=False)
+        assert "b" in t.wait_event(job, "returned")[0]
+        t.wait_event(job, "migrated", count=moves + 1)
+        assert t.devices(job) == {"a", "b"}
         t.same_as_alone(job)
-        assert len(t.no_step_lost(job)) == 2
-        assert [k for k, _ in t.events(job)].count("hot") == 1
-        assert t.row(job)["replans"] == 2, t.events(job)
+        events = t.events(job)
+        assert [k for k, _ in events].count("hot") == 1 and any(k == "lost" and "b" in x for k, x in events), events
+        with sqlite3.connect(t.fleet.db) as db:
+            assert db.execute("SELECT kind, text FROM v_events WHERE job = ? ORDER BY event", (job,)).fetchall() == events
+
+
+@full
+def test_battery_on_the_mains():
+    with Life(epochs=10) as t:
+        t.feel("b", battery_frac=0.6, charging=True)
+        job = t.submit(None)
+        t.wait_steps(job, 4)
+        assert t.devices(job) == {"a", "b"}, t.events(job)
+        t.feel("b", battery_frac=0.58)
+        assert "while it is charging" in t.wait_event(job, "battery")[0]
+        t.feel("b", battery_frac=0.55)
+        t.wait_event(job, "battery", "fell to 55 %")
+        t.wait_event(job, "migrated")
+        harness.wait_for("b to have no stage", lambda: t.devices(job) == {"a"}, 20)
+        t.same_as_alone(job)
+        t.no_step_lost(job)
+
+
+@full
+def test_slows_down():
+    """A device that declares nothing and takes five times as long: its share goes, and no step with it."""
+    with Life(epochs=16, device={"b": {"throttle": {"after_s": 14, "over_s": 4, "factor": 8}}}) as t:
+        job = t.submit(None)
+        t.wait_steps(job, 3)
+        assert t.devices(job) == {"a", "b"}, t.events(job)
+        assert "b" in t.wait_event(job, "slower")[0]
+        t.wait_event(job, "migrated") # because that pays, or by a trial
+        t.same_as_alone(job)
+        t.no_step_lost(job)
+
+
+@full
+def test_trial():
+    """The link gets much worse than it was measured: three steps on the best device alone decide."""
+    slow = {"link": {"bytes_per_s": 60_000_000, "throttle": {"after_s": 14, "factor": 20}}}
+    with Life(epochs=14, device={"b": slow}, lease="4s") as t:
+        job = t.submit(None)
+        t.wait_steps(job, 3)
+        assert t.devices(job) == {"a", "b"}, t.events(job)
+        assert "3 steps there decide" in t.wait_event(job, "trial")[0]
+        assert "it stays there" in t.wait_event(job, "fallback")[0]
+        assert len(t.devices(job)) == 1
+        t.same_as_alone(job)
+        t.no_step_lost(job)
+
+
+@full
+def test_all_rest():
+    """Where no device is left the job waits until one has cooled."""
+    with Life("a", epochs=6) as t:
+        job = t.submit(None)
+        t.wait_steps(job, 4)
+        t.feel("a", temperature_celsius=47.0)
+        t.wait_event(job, "waiting", "for devices that rest")
+        n = len(t.steps(job))
+        time.sleep(3)
+        assert len(t.steps(job)) == n and t.row(job)["state"] in ("waiting", "planning")
+        t.feel("a", temperature_celsius=20.0)
+        t.same_as_alone(job)
+        t.no_step_lost(job)

@@ -47,6 +47,29 @@ static void the_shipped_examples_load(void **state)
     assert_non_null(strstr(why.text, "none.json"));
 }
 
+static void throttling(void **state)
+{
+    struct agent_emulate e;
+    struct emulate_link l = {0};
+    (void)state;
+    assert_int_equal(
+        parse("{\"gflops\":1,\"throttle\":{\"after_s\":10,\"over_s\":100,\"factor\":5},\"link\":{\"bytes_per_s\":"
+              "1000000,\"throttle\":{\"after_s\":2,\"factor\":4}}}",
+            &e, NULL),
+        YK_OK);
+    assert_true(emulate_slowdown(&e.throttle, 0) == 1 && emulate_slowdown(&e.throttle, 10) == 1);
+    assert_true(fabs(emulate_slowdown(&e.throttle, 60) - 3) < 1e-9);
+    assert_true(emulate_slowdown(&e.throttle, 110) == 5 && emulate_slowdown(&e.throttle, 1e9) == 5);
+    assert_int_equal(emulate_tx_delay_us(&e, &l, 1000, 1000), 1000);
+    assert_int_equal(emulate_rx_delay_us(&e, &l, 3001000, 1000), 4000);
+    assert_int_equal(parse("{\"gflops\":1}", &e, NULL), YK_OK);
+    assert_true(emulate_slowdown(&e.throttle, 1e9) == 1);
+    assert_int_not_equal(parse("{\"throttle\":{\"after_s\":1}}", &e, NULL), YK_OK);
+    assert_int_equal(parse("{\"throttle\":{\"factor\":0.5}}", &e, NULL), YK_INVAL);
+    assert_int_equal(parse("{\"throttle\":{\"factor\":2,\"cools\":1}}", &e, NULL), YK_INVAL);
+    assert_int_equal(parse("{\"throttle\":5}", &e, NULL), YK_INVAL);
+}
+
 static void refuses_what_it_does_not_know(void **state)
 {
     (void)state;
@@ -249,6 +272,7 @@ static void an_end_reaches_the_reader(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(throttling),
         cmocka_unit_test(reads_what_design_names),
         cmocka_unit_test(the_shipped_examples_load),
         cmocka_unit_test(refuses_what_it_does_not_know),
