@@ -370,7 +370,8 @@ static void newer_schema_is_refused(void **state)
     assert_int_equal(sqlite3_open(h->path, &db), SQLITE_OK);
     /* And an older one is brought forward: this is what schema 2 was. */
     assert_int_equal(sqlite3_exec(db,
-                         "DROP VIEW v_events; DROP VIEW v_spans; DROP TABLE spans; DROP VIEW v_steps; DROP VIEW v_checkpoints; DROP TABLE "
+                         "DROP VIEW v_events; DROP VIEW v_spans; DROP TABLE spans; DROP VIEW v_steps; DROP VIEW "
+                         "v_checkpoints; DROP TABLE "
                          "steps; DROP TABLE checkpoints; "
                          "ALTER TABLE jobs DROP COLUMN deaths; PRAGMA user_version = 2",
                          NULL, NULL, NULL),
