@@ -154,6 +154,8 @@ class Training:
             if after in tried:
                 break
             tried[after] = self.busy(after, second)
+            priced, scale = {}, {"a": 1, second: 1}  # the run corrected what is predicted, too
+            ahead(after)
             scale = {name: tried[after].get(name, 0) / max(ms, 1e-9) for name, ms in zip(pair, priced[after])}
         return sorted(tried, key=lambda after: max(tried[after].values()))[:n]
 
