@@ -51,14 +51,14 @@ def half(args):
     """The second device at half the speed of the first, emulated: its pace follows from a trial at another."""
     m = args.microbatch
     with Training(args.model, args.size, microbatch=m, batches=(FEW * m, WHOLE * m, MANY * m)) as t:
-        alone = t.alone("a")
-        own = t.step_ms(alone, FEW * m)
+        own = t.step_ms(t.alone("a"), FEW * m)
         t.start("trial", 1, {"gflops": TRIAL_GFLOPS})
         trial = t.step_ms(t.alone("trial"), FEW * m, "trial")
         t.stop("trial")
         t.stop("b")
         t.start("half", 1, {"gflops": TRIAL_GFLOPS * trial / (2 * own)})
         t.learn()
+        alone = t.alone("a")  # with the forms of this plan
         slow = t.step_ms(t.alone("half"), FEW * m, "half") / own
         cuts = args.at or t.equal_cuts(args.cuts, second="half")
         t.compare(alone, t.cut(cuts[0], second="half"))
@@ -79,9 +79,11 @@ def half(args):
 
 
 def link(args):
-    """The planner's choice against every plan by force, over 40 MB/s, half duplex."""
-    chosen(args, "CNN", Training("cnn", "1x28x28", microbatch=32, batches=(WHOLE * 32,), steps=4,
-                                 emulate={"a": {"gflops": 2}, "b": {"gflops": 1, "link": LINK}}), None)
+    """The planner's choice against every plan by force, over 40 MB/s, half duplex. ResNet-34 only with --forced."""
+    chosen(args, "CNN", Training("cnn", "1x28x28", microbatch=16, batches=(8 * 16,), steps=4,
+                                 emulate={"a": {"gflops": 4}, "b": {"gflops": 2, "link": LINK}}), None)
+    if not args.forced:
+        return
     chosen(args, "ResNet-34", Training(args.model, args.size, microbatch=args.microbatch, batches=(FEW * args.microbatch,),
                                        emulate={"b": {"link": LINK}}), 8)
 
@@ -91,6 +93,7 @@ def chosen(args, label, training, most):
         batch = t.batches[0]
         choice = t.fleet.dir / "choice.json"
         choice.write_text(json.dumps(t.plan))
+        t.compare(t.alone("a"), choice)
         plans = {f"{n} alone": t.alone(n) for n in "ab"}
         plans |= {f"cut {after} depth {d}": t.cut(after, d) for _, _, after in sorted(t.cuts(batch))[:most] for d in (2, 3, 4, 6)}
         times = {name: [] for name in (*plans, "chosen")}
