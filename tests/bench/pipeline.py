@@ -95,7 +95,8 @@ def chosen(args, label, training, most):
         choice.write_text(json.dumps(t.plan))
         t.compare(t.alone("a"), choice)
         plans = {f"{n} alone": t.alone(n) for n in "ab"}
-        plans |= {f"cut {after} depth {d}": t.cut(after, d) for _, _, after in sorted(t.cuts(batch))[:most] for d in (2, 3, 4, 6)}
+        for _, after, second, first in t.cuts(batch)[:most]:
+            plans |= {f"{first} to node {after}, then {second}, depth {d}": t.cut(after, d, second, first) for d in (2, 3, 4, 6)}
         times = {name: [] for name in (*plans, "chosen")}
         for _ in range(args.rounds):
             for name in times:
@@ -146,7 +147,7 @@ def main():
     parse.add_argument("--model", default="resnet34", help="a KIND of `yoke model new`")
     parse.add_argument("--size", default="3x224x224", help="of its images")
     parse.add_argument("--repeats", type=int, default=5)
-    parse.add_argument("--rounds", type=int, default=3, help="of the part link")
+    parse.add_argument("--rounds", type=int, default=2, help="of the part link")
     parse.add_argument("--cuts", type=int, default=1, help="how many of the most equal ones are tried")
     parse.add_argument("--at", type=int, nargs="*", help="cut after these nodes instead")
     args = parse.parse_args()

@@ -95,8 +95,8 @@ class Training:
     def alone(self, name, depth=2):
         return self.file([(name, 0, self.forward - 1)], name, depth)
 
-    def cut(self, after, depth=4, second="b"):
-        return self.file([("a", 0, after), (second, after + 1, self.forward - 1)], f"{second}{after}-{depth}", depth)
+    def cut(self, after, depth=4, second="b", first="a"):
+        return self.file([(first, 0, after), (second, after + 1, self.forward - 1)], f"{first}{second}{after}-{depth}", depth)
 
     def price(self, path, batch):
         """The planner's prediction of a plan: its step, and milliseconds a microbatch by agent. None: it refuses it."""
@@ -108,14 +108,16 @@ class Training:
             by[stage["agent"]] = by.get(stage["agent"], 0) + stage["predicted_ms"]
         return plan["predicted"]["step_ms"], by
 
-    def cuts(self, batch, depth=4, second="b"):
-        """(step ms, ms of the busier agent, node) of every cut the planner takes."""
+    def cuts(self, batch, depth=4):
+        """(predicted ms of a step, node, second agent, first agent) of every cut the planner takes, in both orders, the
+        best first."""
         found = []
         for after in range(self.forward - 1):
-            priced = self.price(self.cut(after, depth, second), batch)
-            if priced and len(priced[1]) == 2:
-                found.append((priced[0], max(priced[1].values()), after))
-        return found
+            for order in ("ba", "ab"):
+                priced = self.price(self.cut(after, depth, *order), batch)
+                if priced:
+                    found.append((priced[0], after, *order))
+        return sorted(found)
 
     def busy(self, after, second="b"):
         """Milliseconds that each agent computes for a microbatch, measured at this cut."""
