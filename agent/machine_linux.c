@@ -36,27 +36,15 @@ static int64_t read_number(const char *root, const char *path)
     return v;
 }
 
-/* What is left below the limits of this cgroup (v2) and the ones above it. */
-static int64_t cgroup_left(const char *root)
+/* What is left below the limits of a cgroup and the ones above it. path is written to. */
+static int64_t left_below(const char *root, const char *mount, char *path, const char *limit, const char *usage)
 {
-    char full[512], line[512], path[600];
     int64_t left = INT64_MAX;
-    snprintf(full, sizeof full, "%s/proc/self/cgroup", root);
-    FILE *f = fopen(full, "re");
-    if (!f)
-        return left;
-    path[0] = 0;
-    while (fgets(line, sizeof line, f))
-        if (!strncmp(line, "0::/", 4)) {
-            line[strcspn(line, "\n")] = 0;
-            snprintf(path, sizeof path, "%s", line + 3);
-        }
-    fclose(f);
     while (path[0]) {
         char key[700];
-        snprintf(key, sizeof key, "/sys/fs/cgroup%s/memory.max", path);
+        snprintf(key, sizeof key, "%s%s/%s", mount, path, limit);
         int64_t max = read_number(root, key);
-        snprintf(key, sizeof key, "/sys/fs/cgroup%s/memory.current", path);
+        snprintf(key, sizeof key, "%s%s/%s", mount, path, usage);
         int64_t now = read_number(root, key);
         if (max >= 0 && now >= 0)
             left = YK_MIN(left, YK_MAX(max - now, 0));
@@ -65,6 +53,28 @@ static int64_t cgroup_left(const char *root)
             break;
         *slash = 0;
     }
+    return left;
+}
+
+/* Of this process's cgroups: version 2, and the memory controller of version 1. */
+static int64_t cgroup_left(const char *root)
+{
+    char full[512], line[512];
+    int64_t left = INT64_MAX;
+    snprintf(full, sizeof full, "%s/proc/self/cgroup", root);
+    FILE *f = fopen(full, "re");
+    if (!f)
+        return left;
+    while (fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = 0;
+        char *old = strstr(line, ":memory:/"); /* "9:memory:/a/b" */
+        if (!strncmp(line, "0::/", 4))
+            left = YK_MIN(left, left_below(root, "/sys/fs/cgroup", line + 3, "memory.max", "memory.current"));
+        else if (old)
+            left = YK_MIN(left,
+                left_below(root, "/sys/fs/cgroup/memory", old + 8, "memory.limit_in_bytes", "memory.usage_in_bytes"));
+    }
+    fclose(f);
     return left;
 }
 

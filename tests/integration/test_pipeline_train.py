@@ -242,7 +242,7 @@ def test_bad_requests():
             error = t.fleet.request("GET", f"/v1/jobs/{job}")[1]["error"]
             assert says in error, error
         plan = whole(t)
-        refused(plan, "loss of step", lr=1e6)
+        refused(plan, "lower the learning rate", lr=1e6)
         refused({**plan, "pipelines": [{**plan["pipelines"][0], "stages": [{"agent": "a", "nodes": [[0, n - 2]]}]}]}, "node")
         refused(t.cut("ab", [4]), "belong together")
         status, answer = t.fleet.request("POST", "/v1/plan", t.request(plan=t.cut("ab", [4])))

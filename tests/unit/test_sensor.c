@@ -122,6 +122,13 @@ static void batteries_and_memory(void **state)
     assert_true(fabs(got.battery_frac - 0.42) < 1e-12);
     assert_false(got.charging);
     assert_int_equal(got.memory_available_bytes, 2000000);
+    put("/proc/self/cgroup", "4:memory:/x/y\n0::/a/b\n"); /* both versions: the tighter one counts */
+    put("/sys/fs/cgroup/memory/x/memory.limit_in_bytes", "1500000\n");
+    put("/sys/fs/cgroup/memory/x/memory.usage_in_bytes", "300000\n");
+    put("/sys/fs/cgroup/memory/x/y/memory.limit_in_bytes", "9223372036854771712\n");
+    put("/sys/fs/cgroup/memory/x/y/memory.usage_in_bytes", "200000\n");
+    assert_int_equal(sensor_read(s, &got, NULL), YK_OK);
+    assert_int_equal(got.memory_available_bytes, 1200000);
     put("/sys/class/power_supply/BAT0/status", "Charging\n");
     put("/sys/class/power_supply/BAT0/capacity", "130\n");
     put("/proc/meminfo", "garbage\n");
