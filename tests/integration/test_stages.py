@@ -6,7 +6,8 @@ import numpy
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from harness import Fleet
+import harness
+from harness import FMNIST, Fleet
 
 WIDTH = 384
 
@@ -126,3 +127,34 @@ def test_cloud_cost():
         assert done.code != 0 and "--deadline-ms" in done.err, done.err
         status, answer = fleet.request("POST", "/v1/plan", {"kind": "infer", "model": "m", "objective": "cloud-cost"})
         assert status == 400 and "deadline_ms" in answer["text"], (status, answer)
+
+
+def test_other_jobs_count():
+    """While a job runs on an agent, a plan for another counts what it takes."""
+    with Fleet() as fleet:
+        fleet.agent("phone", emulate={"gflops": 0.05})
+        fleet.agent("pc", emulate={"gflops": 0.05})
+        fleet.wait_links(("pc", "phone"), ("phone", "pc"))
+        fleet.add_model(FMNIST, "fmnist")
+        asked = ("--job=infer", "--batch=64", "--source=phone")
+        first = fleet.plan("fmnist", *asked)
+        n = first["pipelines"][0]["stages"][-1]["nodes"][-1][1] + 1
+        on_pc = fleet.forced(first, [("pc", [[0, n - 1]])], name="pc.json")
+
+        def step():
+            return fleet.plan("fmnist", *asked, f"--plan={on_pc}")["predicted"]["step_ms"]
+
+        free = step()
+        alone = fleet.forced(fleet.plan("fmnist", "--job=batch", "--batch=64", "--source=pc"), [("pc", [[0, n - 1]])])
+        job = fleet.spawn("batch", "fmnist", f"--data={harness.DATASETS}/fashion-mnist", f"--plan={alone}")
+        try:
+            harness.wait_for("the job to run", lambda: any(j["state"] == "running" for j in fleet.list("jobs")), 60)
+            assert 1.8 * free < step() < 2.2 * free  # one of two gets half
+            own = fleet.plan("fmnist", *asked)
+            assert [s["agent"] for s in own["pipelines"][0]["stages"]] == ["phone"], own["explanation"]
+            for j in fleet.list("jobs"):
+                fleet.yoke("cancel", j["job"])
+            harness.wait_for("pc to be free", lambda: step() < 1.1 * free)
+        finally:
+            job.kill()
+            job.wait(timeout=30)
