@@ -421,6 +421,8 @@ static void put_stage(struct json_out *o, const struct plan_stage *s)
     json_close(o, ']');
     put_i64(o, "memory_bytes", s->memory_bytes);
     put_f64(o, "predicted_ms", s->predicted_ms);
+    put_f64(o, "load_ms", s->load_ms);
+    put_str(o, "origin", s->origin);
     json_close(o, '}');
 }
 
@@ -502,6 +504,7 @@ void plan_to_json(const struct plan *p, struct json_out *o)
         put_str(o, "codec", codec_names[c->codec]);
         put_i64(o, "bytes", c->bytes);
         put_f64(o, "predicted_ms", c->predicted_ms);
+        put_str(o, "origin", c->origin);
         json_close(o, '}');
     }
     json_close(o, ']');

@@ -19,6 +19,8 @@ struct plan_stage {
     int32_t n_nodes;         /* ranges */
     int64_t memory_bytes;    /* derived */
     double predicted_ms;     /* derived: compute of one microbatch */
+    double load_ms;          /* derived: what its forms take to prepare its weights, before the first microbatch */
+    const char *origin;      /* derived: where predicted_ms came from: roofline | profile; a constant */
     double slow_factor;      /* derived, not in JSON: of the agent, in predicted_ms; 0 unknown */
 };
 struct plan_pipeline {
@@ -33,6 +35,7 @@ struct plan_cut { /* an edge between stages of one pipeline; -1 is the source */
     enum plan_codec codec;
     int64_t bytes;       /* derived: of one microbatch, as encoded */
     double predicted_ms; /* derived: one transfer */
+    const char *origin;  /* derived: of its link: measured; a constant */
 };
 struct plan_alternative { /* derived */
     char *text;

@@ -220,6 +220,14 @@ int32_t cost_link(const struct cost_model *m, int32_t from, int32_t to)
     return m->link[(size_t)(from + 1) * ((size_t)m->view->n_agents + 1) + (size_t)(to + 1)];
 }
 
+double cost_prepare_ms(const struct cost_model *m, int32_t agent, int32_t node)
+{
+    int32_t n = 0;
+    const struct view_agent *a = &m->view->agents[agent];
+    const struct view_time *rows = m->form[node] >= 0 && a->n_times ? find_rows(a, node, m->form[node], &n) : NULL;
+    return n ? YK_MAX(rows[n - 1].prepare_ms, 0.0) : 0;
+}
+
 enum plan_codec cost_codec(const struct cost_model *m)
 {
     const bool *allowed = m->req->codec_allowed;

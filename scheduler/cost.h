@@ -86,6 +86,8 @@ enum plan_codec cost_codec(const struct cost_model *m);
 int64_t cost_value_bytes(const struct cost_model *m, int32_t value, enum plan_codec codec);
 double cost_transfer_ms(const struct cost_model *m, int32_t link, int64_t bytes, double *latency_ms);
 int32_t cost_link(const struct cost_model *m, int32_t from, int32_t to); /* -1: none usable */
+/* What the node's form takes to prepare its weights there; 0 where no profile says. */
+double cost_prepare_ms(const struct cost_model *m, int32_t agent, int32_t node);
 /* What no plan over any agents undercuts, of one microbatch: the sum of every node on its best agent; in *work_ms the
  * largest load of an agent, which is at least the work over the pace of all. */
 double cost_floor(const struct cost_model *m, double *work_ms);

@@ -8,6 +8,14 @@ static char *copy_or_null(const char *s)
     return s ? yk_xstrdup(s) : NULL;
 }
 
+static const char *edge_origin(const struct cost_model *m, const struct cost_line *l, const struct cost_edge *e)
+{
+    int32_t from = e->from < 0 ? l->source : l->stages[e->from].agent,
+            to = e->to < 0 ? l->source : l->stages[e->to].agent;
+    int32_t link = cost_link(m, from, to);
+    return view_origin_name(link < 0 ? VIEW_UNKNOWN : m->view->links[link].origin);
+}
+
 static void put_stages(const struct cost_model *m, const struct candidate *c, struct plan *p)
 {
     int32_t n = m->graph->n_nodes, memory_at = 0, n_cuts = 0;
@@ -25,12 +33,14 @@ static void put_stages(const struct cost_model *m, const struct candidate *c, st
             struct plan_stage *st = &line->stages[s];
             st->agent = yk_xstrdup(m->view->agents[l->stages[s].agent].name);
             st->predicted_ms = l->stages[s].ms;
+            st->origin = view_origin_name(m->origin[l->stages[s].agent]);
             st->slow_factor = m->view->agents[l->stages[s].agent].slow_factor;
             st->memory_bytes = c->memory[memory_at];
             st->nodes = yk_xalloc(((size_t)n + 1) * sizeof *st->nodes);
             for (int32_t k = 0; k < n; k++) {
                 if (l->stage_of[k] != s)
                     continue;
+                st->load_ms += cost_prepare_ms(m, l->stages[s].agent, k);
                 if (st->n_nodes && st->nodes[st->n_nodes - 1].last == k - 1)
                     st->nodes[st->n_nodes - 1].last = k;
                 else
@@ -46,7 +56,8 @@ static void put_stages(const struct cost_model *m, const struct candidate *c, st
                 .to = edge->to,
                 .codec = edge->codec,
                 .bytes = edge->bytes,
-                .predicted_ms = edge->busy_ms + edge->latency_ms};
+                .predicted_ms = edge->busy_ms + edge->latency_ms,
+                .origin = edge_origin(m, l, edge)};
         }
     }
 }

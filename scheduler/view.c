@@ -25,6 +25,12 @@ void view_free(struct view *v)
     free(v);
 }
 
+const char *view_origin_name(enum view_origin o)
+{
+    static const char *const names[] = {"unknown", "roofline", "profile", "measured", "emulated"};
+    return names[o];
+}
+
 struct view *view_copy(const struct view *v)
 {
     struct view *w = yk_try_alloc(1, sizeof *w);

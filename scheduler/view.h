@@ -7,6 +7,7 @@
 
 /* Where a number came from; shown by --explain. */
 enum view_origin { VIEW_UNKNOWN, VIEW_ROOFLINE, VIEW_PROFILE, VIEW_MEASURED, VIEW_EMULATED };
+const char *view_origin_name(enum view_origin o); /* "roofline" ...; of plans */
 
 struct view_time {      /* one row of an agent's profile */
     int32_t node, form; /* form: index into view.forms */

@@ -384,7 +384,11 @@ static void deadline(void **state)
     assert_int_equal(solve_plan(&b.q, &b.f.view, &p, &why), YK_OK);
     plan_free(p);
     b.q.objective = SOLVE_CLOUD_COST;
-    assert_int_equal(solve_plan(&b.q, &b.f.view, &p, &why), YK_UNSUPPORTED);
+    assert_int_equal(solve_plan(&b.q, &b.f.view, &p, &why), YK_OK);
+    assert_true(p->cloud_ms == 0 && p->step_ms <= 1000); /* nobody is of class cloud */
+    for (int32_t s = 0; s < p->pipelines[0].n_stages; s++)
+        assert_non_null(p->pipelines[0].stages[s].origin);
+    plan_free(p);
     bed_close(&b);
 }
 
