@@ -114,7 +114,7 @@ class Fleet:
 
     def wait_links(self, *pairs, seconds=40):
         def there():
-            known = {(link["from_agent"], link["to_agent"]) for link in self.list("links")}
+            known = {(link["from_agent"], link["to_agent"]) for link in self.list("links") if link["bytes_per_s"]}
             return set(pairs) <= known
         wait_for(f"links {pairs}", there, seconds)
 

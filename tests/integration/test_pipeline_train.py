@@ -176,31 +176,11 @@ def back(t, name):
     t.start(name, wait=False)
 
 
-def test_kill_stage():
-    disturbed(lambda t: t.fleet.kill("b"))
-
-
-def test_kill_source_and_return():
-    def breaks(t):
-        t.fleet.kill("a")
-        time.sleep(1)
-        back(t, "a")
-    disturbed(breaks)
-
-
 def test_stop_longer_than_the_lease():
     def breaks(t):
         t.fleet.kill("b", signal.SIGSTOP)
         time.sleep(LEASE_S + 2)
         t.fleet.kill("b", signal.SIGCONT)
-    disturbed(breaks)
-
-
-def test_kill_yoked():
-    def breaks(t):
-        t.fleet.kill("yoked")
-        time.sleep(0.5)
-        t.fleet.start_yoked()
     disturbed(breaks)
 
 
@@ -215,21 +195,27 @@ def test_three_deaths():
     disturbed(breaks, names=("a", "b", "c"))
 
 
-@full
 def test_random_kills():
-    for seed in range(SEED, SEED + 20):
-        rng = random.Random(seed)
-
-        def breaks(t):
+    """SIGKILL of the second stage, the source and yoked at random moments: parameters and losses of the undisturbed training."""
+    with Trainings(["a", "b"], emulate={"gflops": 2, "memory_bytes": 4_000_000_000}, epochs=3) as t:
+        plan = t.cut("ab", [3])
+        want = t.run(plan)
+        for seed in range(SEED, SEED + (20 if harness.FULL else 3)):
+            rng = random.Random(seed)
+            who = ("b", "a", "yoked")[(seed - SEED) % 3]
+            job = t.submit(plan)
+            harness.wait_for("the first step", lambda: t.fleet.request("GET", f"/v1/jobs/{job}/steps")[1], 60)
             time.sleep(rng.random() * 3)
-            who = rng.choice(["a", "b", "yoked"])
             t.fleet.kill(who)
             time.sleep(rng.random())
             if who == "yoked":
                 t.fleet.start_yoked()
             else:
                 back(t, who)
-        disturbed(breaks)
+            got = t.result(job)
+            undone = [i for i, (x, y) in enumerate(zip(got[1], want[1])) if x != y]
+            assert got == want, (seed, who, undone, got[0] == want[0], len(got[1]), len(want[1]), t.events(job))
+            t.fleet.wait_alive("a", "b", seconds=60)
 
 
 def test_bad_requests():
