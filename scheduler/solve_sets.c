@@ -326,10 +326,13 @@ bool solve_sets_pays(const struct graph *g)
     for (int32_t v = 0; v < g->n_values && !pays; v++)
         pays = g->values[v].kind != VALUE_WEIGHT && r.readers[v] > 1;
     for (int32_t i = 0; i < g->n_nodes && !pays && g->n_nodes <= SOLVE_SETS_NODES; i++) {
-        int32_t made = 0;
-        for (int32_t k = 0; k < g->nodes[i].n_in; k++)
-            made += g->nodes[i].in[k] >= 0 && g->values[g->nodes[i].in[k]].kind != VALUE_WEIGHT;
-        pays = made > 1;
+        int32_t made = 0, before = 0;
+        for (int32_t k = 0; k < g->nodes[i].n_in; k++) {
+            int32_t v = g->nodes[i].in[k];
+            made += v >= 0 && g->values[v].kind != VALUE_WEIGHT;
+            before += v >= 0 && g->values[v].kind == VALUE_NODE && g->values[v].producer == i - 1;
+        }
+        pays = made > 1 || (i > 0 && before == 0); /* a branch of its own */
     }
     free(r.readers);
     free(r.last);
