@@ -25,8 +25,11 @@ yk_err local_train_open_model(struct local_train *t, struct yk_diag *why)
     if (!err)
         err = passes_train(t->env.graph, fold_eval, NULL, why);
     if (!err && t->env.graph->n_inputs != 1)
-        err =
-            yk_fail(why, YK_UNSUPPORTED, "the model has %d inputs; a data set gives one", (int)t->env.graph->n_inputs);
+        err = yk_fail(why, YK_UNSUPPORTED,
+            "the model has %d inputs ('%.60s' ...), and a data set gives one: make the others "
+            "weights of the model, or one input that a Split takes apart",
+            (int)t->env.graph->n_inputs,
+            t->env.graph->n_inputs ? t->env.graph->values[t->env.graph->inputs[0]].name : "");
     if (!err)
         err = grad_build(t->env.graph, &t->options, &t->graph, &t->info, why);
     if (!err && t->cli->o.plan)

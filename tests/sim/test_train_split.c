@@ -381,6 +381,32 @@ static void codecs_are_allowed_or_refused(void **state)
     site_close(s);
 }
 
+/* A data set gives one input: a model with more is refused by name, with what helps, before anything is loaded. */
+static void several_inputs(void **state)
+{
+    (void)state;
+    struct site *s = site_open(1);
+    struct graph *g = graph_open(0);
+    struct yk_rng r;
+    yk_rng_seed(&r, 3);
+    int32_t a = graphs_input(g, "left", DT_F32, 2, (const int64_t[]){-1, 6});
+    int32_t b = graphs_input(g, "right", DT_F32, 2, (const int64_t[]){-1, 6});
+    int32_t y = graphs_node(g, "", "Add", "both", (const int32_t[]){a, b}, 2);
+    int32_t w = graphs_weight(g, "w", DT_F32, 2, (const int64_t[]){6, 5}, &r);
+    graphs_output(g, graphs_node(g, "", "MatMul", "logits", (const int32_t[]){y, w}, 2));
+    site_model(s, "m", g);
+    graph_close(g);
+    s->batch = s->microbatch = 4;
+    char *request = site_request(s, "m", "", NULL);
+    sched_plan(s->h->s, request, strlen(request), on_text, s->h);
+    wait_answer(s->h, 60000);
+    assert_true(s->h->err != YK_OK);
+    if (!strstr(s->h->text, "'left', 'right'") || !strstr(s->h->text, "Split"))
+        fail_msg("%s", s->h->text);
+    free(request);
+    site_close(s);
+}
+
 int main(int argc, char **argv)
 {
     log_set_level(getenv("YOKE_TEST_LOG") ? LOG_INFO : LOG_ERROR);
@@ -388,7 +414,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_cut_of_the_cnn), cmocka_unit_test(sampled_cuts), cmocka_unit_test(sizes),
         cmocka_unit_test(side_by_side), cmocka_unit_test(few_values_per_channel),
         cmocka_unit_test(names_what_is_no_number), cmocka_unit_test(fp16_within_the_noise),
-        cmocka_unit_test(codecs_are_allowed_or_refused)};
+        cmocka_unit_test(codecs_are_allowed_or_refused), cmocka_unit_test(several_inputs)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
