@@ -364,8 +364,10 @@ static void tell_deadline(struct telling *t, int32_t at)
     yk_buf_printf(&t->out, "the deadline is %g ms", t->req->deadline_ms);
     if (w && solve_plan(&q, w, &p, NULL) == YK_OK) {
         double steps = q.samples > 0 ? YK_MAX((double)q.samples / (double)YK_MAX(q.batch, (int64_t)1), 1.0) : 1;
-        yk_buf_printf(&t->out, "; the best plan needs %.4g ms, bottleneck %s: allow as much, or add a device",
-            p->step_ms * steps, p->bottleneck);
+        yk_buf_printf(&t->out, "; the best plan needs %.4g ms", p->step_ms * steps);
+        if (steps > 1)
+            yk_buf_printf(&t->out, " for %lld samples", (long long)q.samples);
+        yk_buf_printf(&t->out, ", bottleneck %s: allow as much, or add a device", p->bottleneck);
     } else {
         yk_buf_printf(&t->out, ": leave it out, or allow more");
     }
