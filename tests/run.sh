@@ -105,7 +105,7 @@ build() {
     }
 }
 
-need_packages "${YOKE_BUILD_PACKAGES[@]}" clang-14 libclang-rt-14-dev clang-format ninja-build sqlite3 jq procps python3 \
+need_packages "${YOKE_BUILD_PACKAGES[@]}" clang-14 libclang-rt-14-dev clang-format ninja-build sqlite3 jq procps iproute2 python3 \
     python3-numpy python3-torch python3-torchvision python3-onnx libonnx-testdata dataset-fashion-mnist || exit 1
 
 if [ $list -eq 1 ]; then
