@@ -95,6 +95,7 @@ static inline void site_close(struct site *s)
     for (int i = 0; i < SITE_AGENTS; i++)
         if (s->agent[i])
             agent_close(s->agent[i]);
+    run_ms(s->h, 2000); /* what flushes ends */
     teardown(&h);
     for (int i = 0; i < SITE_AGENTS; i++)
         if (s->storage[i])
