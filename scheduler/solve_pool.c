@@ -180,9 +180,9 @@ yk_err solve_pool_sets(struct pool *pool, struct size_pool *p, int32_t source, s
         }
         agents[0] = source_first ? source : other;
         agents[1] = source_first ? other : source;
-        if (n_first == 0 || n_first == n) { /* one device: known already, or not allowed by a pin */
-            if (m->req->pin_first || m->req->pin_last)
-                sets_that_fit(pool, p, source, agents);
+        if (n_first == 0 ||
+            n_first == n) { /* one device, which is better than what is known: it may not be, or not fit */
+            sets_that_fit(pool, p, source, agents);
             continue;
         }
         err = cost_price(m, source, agents, 2, stage_of, NULL, 0, &line, why);

@@ -351,8 +351,8 @@ static void found_once(void **state)
     static const struct {
         enum what what;
         uint64_t seed;
-    } found[] = {{LATENCY, 61}, {LATENCY, 123}, {LATENCY, 21114}, {LATENCY, 2765}, {THROUGHPUT, 22}, {THROUGHPUT, 212},
-        {TRAINING, 2}};
+    } found[] = {{LATENCY, 61}, {LATENCY, 123}, {LATENCY, 21114}, {LATENCY, 2765}, {LATENCY, 2883}, {THROUGHPUT, 22},
+        {THROUGHPUT, 212}, {TRAINING, 2}};
     struct seen seen = {0};
     for (size_t k = 0; k < YK_COUNT(found); k++) {
         struct instance i;
