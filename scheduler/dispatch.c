@@ -425,7 +425,7 @@ static void take_result(
         j->run_first_count = count;
     }
     j->dirty = true;
-    j->deadline_us = now + job_state_deadline_ms(JOB_RUNNING) * 1000;
+    jobs_alive(s, j);
     metrics_add(METRIC_microbatches_total, 1);
     if (j->done_microbatches == j->microbatches)
         jobs_finish(s, j);

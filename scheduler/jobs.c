@@ -11,8 +11,10 @@
 #include <string.h>
 #include <time.h>
 
-#define MAX_LOSSES 8 /* in a row without a result between them */
-#define MAX_DEATHS 3 /* of yoked in a row while it planned the job */
+#define MAX_LOSSES 8  /* in a row without a result between them */
+#define MAX_DEATHS 3  /* of yoked in a row while it planned the job */
+#define LATE_STEPS 10 /* planned ones that may pass without a word of a job that runs */
+#define LONGEST_SILENCE_MS 86400e3
 
 int64_t jobs_now_ms(void)
 {
@@ -161,10 +163,25 @@ void jobs_unlink(struct sched *s, struct job *j)
     metrics_set(METRIC_jobs_running, sched_jobs_open(s));
 }
 
+/* How long nothing may come of a job that runs: where a step is planned to take long, several of them. */
+static int64_t silence_ms(const struct sched *s, const struct job *j)
+{
+    double ms = (double)job_state_deadline_ms(JOB_RUNNING);
+    for (const struct generation *g = s->generations; g; g = g->next)
+        if (g->job == j && isfinite(g->plan->step_ms))
+            ms = YK_MAX(ms, LATE_STEPS * g->plan->step_ms);
+    return (int64_t)YK_MIN(ms, LONGEST_SILENCE_MS);
+}
+
+void jobs_alive(struct sched *s, struct job *j)
+{
+    j->deadline_us = YK_MAX(j->deadline_us, net_now_us(s->net) + silence_ms(s, j) * 1000);
+}
+
 void jobs_move(struct sched *s, struct job *j, enum job_state to, const char *reason)
 {
     enum job_state from = j->state;
-    int64_t deadline = job_state_deadline_ms(to);
+    int64_t deadline = to == JOB_RUNNING ? silence_ms(s, j) : job_state_deadline_ms(to);
     if (to == JOB_WAITING)
         deadline = s->config.source_wait_ms;
     /* A job that goes back and forth while its agents are away keeps the deadline of its first wait. */
@@ -318,6 +335,7 @@ void jobs_tick(struct sched *s)
     int64_t now = net_now_us(s->net);
     dispatch_sweep(s, false);
     jobs_unsaved_tick(s);
+    jobs_sets_tick(s);
     for (struct job *j = s->jobs, *next; j; j = next) {
         next = j->next;
         if (is_late(s, j)) {
@@ -326,9 +344,10 @@ void jobs_tick(struct sched *s)
         }
         if (j->deadline_us && now > j->deadline_us) {
             enum job_state out = job_state_out(j->state);
+            bool told = out == JOB_FAILED && j->error[0]; /* else it is of an earlier wait */
             char text[700];
             snprintf(text, sizeof text, "%s for too long, while it waited for %s%s%s", job_state_name(j->state),
-                job_state_what(j->state), j->error[0] ? ": " : "", j->error);
+                job_state_what(j->state), told ? ": " : "", told ? j->error : "");
             if (out == JOB_FAILED)
                 jobs_fail(s, j, "%s", text);
             else

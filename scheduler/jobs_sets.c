@@ -99,6 +99,7 @@ static void take_cost(struct sched *s, struct training *t)
 
 struct part {
     struct sched *s;
+    struct part *next, **link; /* among those on their way; link NULL: it is not, any more */
     int64_t generation, job, step;
     char agent[33];
     struct wire_msg head; /* owned */
@@ -112,8 +113,19 @@ struct part {
     struct yk_diag why;
 };
 
+static void part_unlink(struct part *p)
+{
+    if (!p->link)
+        return;
+    *p->link = p->next;
+    if (p->next)
+        p->next->link = p->link;
+    p->link = NULL;
+}
+
 static void part_free(struct part *p)
 {
+    part_unlink(p);
     wire_free(&p->head);
     free(p->body);
     free(p->file);
@@ -291,11 +303,28 @@ void jobs_sets_step(struct sched *s, struct generation *g)
 static void part_here(void *arg, yk_err err)
 {
     struct part *p = arg;
+    const struct generation *g = err ? NULL : sched_generation(p->s, p->generation);
     p->link_ms = (double)(net_now_us(p->s->net) - p->began_us) / 1e3;
+    part_unlink(p);
+    if (g && g->job && g->job->state == JOB_RUNNING)
+        jobs_alive(p->s, g->job);
     if (err || !p->kept)
         part_free(p);
     else
         worker_post(p->s->content, part_run, part_done, p);
+}
+
+/* A slow link takes longer for a part than a job may be silent. */
+void jobs_sets_tick(struct sched *s)
+{
+    for (const struct part *p = s->parts; p; p = p->next) {
+        const struct generation *g = sched_generation(s, p->generation);
+        struct job *j = g ? g->job : NULL;
+        const struct fleet_agent *a = fleet_find(s->fleet, p->agent);
+        if (j && j->state == JOB_RUNNING && j->deadline_us && a && a->blob)
+            j->deadline_us =
+                YK_MAX(j->deadline_us, chan_last_rx_us(a->blob) + job_state_deadline_ms(JOB_RUNNING) * 1000);
+    }
 }
 
 static yk_err check_part(const struct training *t, const struct wire_part *w, struct part *p)
@@ -337,6 +366,11 @@ yk_err jobs_sets_part(
     p->file = yk_xasprintf("job-%lld-%lld-%.8s.set", (long long)p->job, (long long)p->step, a->id);
     p->head = *head;
     head->arena = NULL;
+    p->next = s->parts;
+    p->link = &s->parts;
+    if (p->next)
+        p->next->link = &p->next;
+    s->parts = p;
     *sink = (struct chan_sink){.buf = p->body, .len = (size_t)p->bytes, .done = part_here, .arg = p};
     return YK_OK;
 }

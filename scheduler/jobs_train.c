@@ -295,7 +295,7 @@ void jobs_train_step(struct sched *s, struct generation *g, const struct wire_st
         j->run_first_count = m->samples;
     }
     j->dirty = true;
-    j->deadline_us = now + job_state_deadline_ms(JOB_RUNNING) * 1000;
+    jobs_alive(s, j);
     int64_t id = j->id;
     jobs_sets_step(s, g); /* may end the generation, or the job */
     if ((j = jobs_find(s, id)))

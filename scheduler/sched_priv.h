@@ -69,6 +69,7 @@ struct sched {
     struct job *unsaved;   /* that have, and whose rows may not say so yet */
     struct planning *plannings;
     struct generation *generations, *ended;
+    struct part *parts; /* of checkpoint sets, on their way here (jobs_sets.c) */
     struct sched_waiter *waiters;
     struct net_timer *tick;
     int64_t next_job, next_plan, next_model, next_event, next_generation;
@@ -147,6 +148,7 @@ void jobs_train_finish(struct sched *s, struct job *j); /* if its last step is d
 
 /* ---- jobs_sets.c: checkpoint sets ---- */
 void jobs_sets_plan(struct sched *s, struct generation *g); /* how often, before it is loaded */
+void jobs_sets_tick(struct sched *s);                       /* a part that still comes is a sign of life */
 void jobs_sets_step(struct sched *s, struct generation *g); /* a step was reported; the generation may end by this */
 /* Tells the stages: a set behind this step too (0: none), one every so many from now on (0: as before). */
 void jobs_sets_keep(struct sched *s, struct generation *g, int64_t step, int64_t every);
@@ -180,6 +182,7 @@ void jobs_drained(struct sched *s, struct job *j);                     /* a set 
 void jobs_restore(struct sched *s);
 struct job *jobs_find(struct sched *s, int64_t id);
 void jobs_move(struct sched *s, struct job *j, enum job_state to, const char *reason);
+void jobs_alive(struct sched *s, struct job *j); /* it runs and something came of it: the deadline starts again */
 void jobs_fail(struct sched *s, struct job *j, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* A generation of it cannot go on: back to the planner, or the end after too many in a row. */
 void jobs_lost(struct sched *s, struct job *j, const char *why);

@@ -301,6 +301,22 @@ static void restart_at_any_time(void **state)
     }
 }
 
+/* Results that take longer than a job may be silent, as planned: it is left alone. */
+static void slower_than_the_deadline(void **state)
+{
+    struct here *h = *state;
+    begin(h);
+    h->pc.node_ms = h->phone.node_ms = 20000; /* minutes a sample */
+    h->pc.samples = 6;
+    int64_t id = submit(h, BATCH "}");
+    wait_over(h, id, 36000000);
+    struct json *doc;
+    const struct json *row = job_row(h, id, &doc);
+    if (strcmp(json_str(json_find(row, "state"), ""), "done") != 0 || json_i64(json_find(row, "replans"), -1) != 0)
+        fail_msg("%s", json_str(json_find(row, "error"), ""));
+    json_free(doc);
+}
+
 static void stuck_loading(void **state)
 {
     struct here *h = *state;
@@ -666,7 +682,7 @@ static void storm(void **state)
     assert_int_equal(sched_jobs_open(h->s), 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     log_set_level(getenv("YOKE_TEST_LOG") ? LOG_INFO : LOG_ERROR);
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -686,6 +702,7 @@ int main(void)
         T(restart),
         T(restart_and_agent_lost),
         T(restart_at_any_time),
+        T(slower_than_the_deadline),
         T(stuck_loading),
         T(load_fails),
         T(run_fails),
@@ -700,5 +717,7 @@ int main(void)
         T(events),
         T(storm),
     };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

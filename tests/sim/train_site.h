@@ -21,6 +21,7 @@ struct site {
     struct agent *agent[SITE_AGENTS];
     struct storage *storage[SITE_AGENTS];
     int64_t memory[SITE_AGENTS]; /* budget; 0: 1 GiB */
+    struct agent_emulate link;   /* of every agent */
     int n_agents, n_sets;
     char root[80];
     /* of the newest plan */
@@ -50,11 +51,8 @@ static inline void site_start(struct site *s, int i)
     snprintf(url, sizeof url, "mem://a%d", i);
     if (!s->storage[i])
         assert_int_equal(storage_mem_open(&s->storage[i]), YK_OK);
-    /* A link of some speed: probes stay small, and messages take their turns. */
-    static const struct agent_emulate slow = {
-        .bytes_per_s = 2e6, .up_latency_ms = 0.3, .down_latency_ms = 0.2, .battery_frac = NAN};
     struct agent_config c = {.net = s->h->net,
-        .emulate = &slow,
+        .emulate = &s->link,
         .storage = s->storage[i],
         .scheduler_url = "mem://yoked",
         .listen_url = url,
@@ -74,9 +72,11 @@ static inline void site_links(struct site *s)
     assert_true(fleet_links_ready(sched_fleet(s->h->s)));
 }
 
-static inline struct site *site_open(int agents)
+static inline struct site *site_open_at(int agents, double bytes_per_s)
 {
     struct site *s = yk_xalloc(sizeof *s);
+    s->link = (struct agent_emulate){
+        .bytes_per_s = bytes_per_s, .up_latency_ms = 0.3, .down_latency_ms = 0.2, .battery_frac = NAN};
     void *h;
     assert_int_equal(setup(&h), 0);
     s->h = h;
@@ -87,6 +87,12 @@ static inline struct site *site_open(int agents)
         site_start(s, i);
     site_links(s);
     return s;
+}
+
+/* A link of some speed: probes stay small, and messages take their turns. */
+static inline struct site *site_open(int agents)
+{
+    return site_open_at(agents, 2e6);
 }
 
 static inline void site_close(struct site *s)
