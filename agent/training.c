@@ -1,5 +1,7 @@
 #include "agent/training_priv.h"
 
+#include "kernels/optim_config.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -181,7 +183,7 @@ static yk_err open_unit(struct train_unit *u, struct yk_diag *why)
         .max_sizes = p->sizes,
         .backends = &p->agent->backends,
         .pool = p->agent->pool,
-        .optim = training_optim(&t->config),
+        .optim = optim_config(&t->config),
         .in_flight = whole(u) ? 0 : (int)u->first->depth,
         .weight = weight_data,
         .weight_arg = p};

@@ -4,36 +4,10 @@
 
 #include "agent/control.h"
 #include "agent/runner.h"
+#include "kernels/optim_config.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct optim training_optim(const struct train_config *c)
-{
-    struct optim o = optim_default(c->optimizer == TRAIN_ADAMW ? OPTIM_ADAMW : OPTIM_SGD);
-    o.momentum = c->momentum;
-    o.nesterov = c->nesterov;
-    o.weight_decay = c->weight_decay;
-    o.beta1 = c->beta1;
-    o.beta2 = c->beta2;
-    o.eps = c->eps;
-    return o;
-}
-
-double training_rate(const struct train_config *c, int64_t step, int64_t steps)
-{
-    static const enum optim_curve curves[] = {OPTIM_CONSTANT, OPTIM_STEP, OPTIM_COSINE};
-    double every = c->schedule_epochs * (double)(steps / c->epochs);
-    struct optim_schedule s = {.curve = curves[c->schedule],
-        .lr = c->lr,
-        .warmup = c->warmup,
-        .total = steps,
-        .every = YK_MAX((int64_t)llround(every), (int64_t)1),
-        .gamma = c->schedule_gamma,
-        .floor = c->schedule_floor};
-    return optim_lr(&s, step);
-}
 
 static void copy_states(struct train_unit *u)
 {
@@ -51,10 +25,11 @@ static void move_run(void *arg)
 {
     struct train_unit *u = arg;
     const struct train_config *c = &u->p->training->config;
+    const struct optim_schedule schedule = optim_config_schedule(c, u->steps);
     if (!u->squares)
         trainer_fold(u->trainer, NULL);
     u->err = trainer_step(
-        u->trainer, training_rate(c, u->step, u->steps), u->step + 1, optim_clip_scale(c->clip_norm, u->norm), &u->why);
+        u->trainer, optim_lr(&schedule, u->step), u->step + 1, optim_clip_scale(c->clip_norm, u->norm), &u->why);
     copy_states(u);
     if ((u->step + 1) % u->p->training->save_every == 0 || u->step + 1 == u->steps) /* what is kept has to be good */
         training_blame_weights(u);

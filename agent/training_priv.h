@@ -76,10 +76,6 @@ void training_shared_take(struct train_unit *u);
 void training_shared_done(struct train_unit *u);
 void training_shared_close(struct train_unit *u);
 
-/* training_end.c: the optimizer of a configuration, and the rate of a step. */
-struct optim training_optim(const struct train_config *c);
-double training_rate(const struct train_config *c, int64_t step, int64_t steps);
-
 /* training_save.c: sends what all units here hold behind their step, once all have come that far. */
 void training_save(struct pipeline *p);
 /* Behind a step: holds what the unit has for a set, if one is due, and sends it when all units here have come as far.
