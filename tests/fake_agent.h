@@ -34,6 +34,7 @@ struct fake {
     int64_t memory_bytes;
     int64_t samples;                             /* of a NAME it holds */
     const char *isa;                             /* of its backend; NULL: "generic" */
+    const char *heat;                            /* it tells; NULL: "nominal" */
     const char *gone;                            /* why it goes without another backend; NULL: it has all */
     int64_t sizes_major;                         /* version it claims; 0: ours */
     struct fake **others;                        /* NULL-ended: a dead or frozen peer stops the pipeline, as it would */
@@ -443,7 +444,7 @@ static void fake_on_profile(struct fake *f, const struct wire_profile *p)
 static void fake_ping(void *arg)
 {
     struct fake *f = arg;
-    struct wire_ping p = {.seq = ++f->seq, .term = f->term, .sensors = {.heat = "nominal"}};
+    struct wire_ping p = {.seq = ++f->seq, .term = f->term, .sensors = {.heat = f->heat ? f->heat : "nominal"}};
     f->ping = NULL;
     if (!f->control)
         return;

@@ -1,0 +1,154 @@
+/* A job and the devices that get hot or are lost under it, on virtual time with scripted agents: where it goes, when,
+ * and that every sample is answered once. */
+#include "tests/sched_fixture.h"
+
+#define LEASE_MS 6000
+#define RESTART_MS 2000 /* from knowing of a loss to running again, without what travels */
+#define HOLD_MS 60000   /* policy.hold_ms */
+
+static void begin(struct here *h, double pc_ms, double phone_ms, int64_t samples)
+{
+    add_model(h);
+    h->pc.node_ms = pc_ms;
+    h->phone.node_ms = phone_ms;
+    h->pc.samples = samples;
+    fake_start(&h->pc);
+    fake_start(&h->phone);
+    run_ms(h, 3000);
+    assert_true(h->pc.joined && h->phone.joined);
+}
+
+static int loaded(const struct fake *f)
+{
+    int n = 0;
+    for (int i = 0; i < FAKE_LOADS; i++)
+        n += f->load[i].generation != 0;
+    return n;
+}
+
+/* How often the job's events have this kind, and a text with these words. */
+static int count_events(struct here *h, int64_t id, const char *kind, const char *says)
+{
+    int n = 0;
+    sched_events(h->s, id, 0, 0, on_text, h);
+    wait_answer(h, 1000);
+    struct json *doc = answer_json(h);
+    const struct json *all = json_find(doc, "events");
+    for (size_t i = 0; i < json_len(all); i++)
+        n += strcmp(json_str(json_find(json_at(all, i), "kind"), ""), kind) == 0 &&
+             strstr(json_str(json_find(json_at(all, i), "text"), ""), says) != NULL;
+    json_free(doc);
+    return n;
+}
+
+static void expect_events(struct here *h, int64_t id, const char *kind, const char *says, int n)
+{
+    int got = count_events(h, id, kind, says);
+    if (got != n) {
+        sched_events(h->s, id, 0, 0, on_text, h);
+        wait_answer(h, 1000);
+        fail_msg("%d events '%s' with '%s', not %d: %s", got, kind, says, n, h->text);
+    }
+}
+
+/* The phone, which does most of a batch, gets hot: within seconds it has nothing to do with it, and it is used again
+ * once it has been cool for long enough. Every sample is answered, and once. */
+static void a_batch_leaves_a_hot_device(void **state)
+{
+    struct here *h = *state;
+    begin(h, 1.0, 0.4, 60000);
+    int64_t id = submit(h, BATCH "}");
+    wait_results(h, &h->pc, 100, 60000);
+    assert_int_equal(loaded(&h->phone), 1);
+    h->phone.heat = "serious";
+    for (int ms = 0; ms < 5000 && loaded(&h->phone); ms += 10)
+        run_ms(h, 10);
+    assert_int_equal(loaded(&h->phone), 0); /* the next ping told it */
+    expect_events(h, id, "hot", "phone", 1);
+    int results = h->pc.results, loads = h->phone.loads;
+    run_ms(h, HOLD_MS / 2);
+    assert_true(h->pc.results > results); /* it goes on, without the phone */
+    expect_events(h, id, "migrated", "pc", 1);
+    h->phone.heat = "nominal";
+    run_ms(h, 10000);
+    assert_false(job_over(h, id));
+    assert_int_equal(h->phone.loads, loads); /* it was hot a moment ago */
+    for (int ms = 0; ms < 3 * HOLD_MS && !loaded(&h->phone); ms += 100)
+        run_ms(h, 100);
+    assert_int_equal(loaded(&h->phone), 1);
+    expect_events(h, id, "cooled", "phone", 1);
+    wait_over(h, id, 3600000);
+    expect_done(h, id, 60000);
+    expect_output(h, id, 60000);
+    expect_events(h, id, "migrated", "", 2);
+    expect_events(h, id, "lost", "", 0);
+    expect_events(h, id, "hot", "", 1);
+}
+
+/* Hot, cool and hot again within the hold-off: it has left once. */
+static void heat_that_flickers(void **state)
+{
+    struct here *h = *state;
+    begin(h, 1.0, 0.4, 20000);
+    int64_t id = submit(h, BATCH "}");
+    wait_results(h, &h->pc, 100, 60000);
+    for (int i = 0; i < 20; i++) {
+        h->phone.heat = i % 2 ? "fair" : "critical";
+        run_ms(h, 2000);
+    }
+    assert_int_equal(loaded(&h->phone), 0);
+    expect_events(h, id, "hot", "phone", 1);
+    h->phone.heat = "critical";
+    wait_over(h, id, 3600000);
+    expect_done(h, id, 20000);
+    expect_output(h, id, 20000);
+    expect_events(h, id, "migrated", "", 1);
+    expect_events(h, id, "cooled", "", 0);
+}
+
+/* A device falls silent at any moment of a job: nobody hangs up, the lease tells. The next result is there within the
+ * lease and two seconds of it. */
+static void silent_for_a_lease(void **state)
+{
+    struct here *h = *state;
+    struct yk_rng r;
+    int64_t longest = 0, least = INT64_MAX;
+    yk_rng_seed(&r, 3);
+    begin(h, 1.0, 0.4, 4000);
+    for (int round = 0; round < 5; round++) {
+        int64_t id = submit_forced(h, "pc", "phone");
+        wait_results(h, &h->pc, h->pc.results + 20, 60000);
+        run_ms(h, (int64_t)yk_rng_below(&r, 3000));
+        fake_freeze(&h->phone);
+        run_ms(h, 500); /* what was under way has come */
+        int results = h->pc.results;
+        int64_t ms = 500;
+        for (; ms < 60000 && h->pc.results == results; ms++)
+            run_ms(h, 1);
+        longest = YK_MAX(longest, ms);
+        least = YK_MIN(least, ms);
+        expect_events(h, id, "recovered", "on pc", 1);
+        wait_over(h, id, 600000);
+        expect_done(h, id, 4000);
+        expect_output(h, id, 4000);
+        fake_kill(&h->phone);
+        h->phone.frozen = false;
+        fake_start(&h->phone);
+        run_ms(h, 5000);
+        assert_true(h->phone.joined);
+    }
+    print_message("results came again after %lld to %lld ms\n", (long long)least, (long long)longest);
+    if (longest > LEASE_MS + RESTART_MS || least < LEASE_MS / 2)
+        fail_msg("results came again after %lld to %lld ms", (long long)least, (long long)longest);
+}
+
+int main(void)
+{
+    log_set_level(getenv("YOKE_TEST_LOG") ? LOG_INFO : LOG_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_batch_leaves_a_hot_device, setup, teardown),
+        cmocka_unit_test_setup_teardown(heat_that_flickers, setup, teardown),
+        cmocka_unit_test_setup_teardown(silent_for_a_lease, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
