@@ -1,0 +1,83 @@
+/* A training that loses a device, on virtual time with real agents: it goes on within two seconds and what travels. */
+#include "tests/sim/train_site.h"
+
+#define LINK_BYTES_PER_S 2e6
+#define RESTART_MS 2000
+
+/* Of the newest event of this kind; NULL-ended text, free(). */
+static char *event_text(struct site *s, int64_t id, const char *kind)
+{
+    char *text = NULL;
+    sched_events(s->h->s, id, 0, 0, on_text, s->h);
+    wait_answer(s->h, 1000);
+    struct json *doc = answer_json(s->h);
+    const struct json *all = json_find(doc, "events");
+    for (size_t i = 0; i < json_len(all); i++)
+        if (strcmp(json_str(json_find(json_at(all, i), "kind"), ""), kind) == 0) {
+            free(text);
+            text = yk_xstrdup(json_str(json_find(json_at(all, i), "text"), ""));
+        }
+    json_free(doc);
+    return text;
+}
+
+/* One of the two devices without the data dies at any moment: parameters and losses are those of the
+ * undisturbed training, and it runs again after its restart and the time that the link takes for what has to move. */
+static void recovers_in_time(void **state)
+{
+    (void)state;
+    struct site *s = site_open_at(3, LINK_BYTES_PER_S);
+    struct site_result want, got;
+    struct yk_rng r;
+    double most_mb = 0;
+    yk_rng_seed(&r, 8);
+    site_network(s, "m", "mlp", 1, 28);
+    site_data(s, "set", 320, 3, (const int64_t[]){1, 28, 28}, 5);
+    site_learn(s, "m", 8, 4, "\"momentum\":0.9");
+    const struct site_stage stages[] = {{1, 1}, {2, 3}, {0, -1}};
+    site_train(s, "m", "set", stages, 3, 3, &want);
+    assert_int_equal(want.n, 40);
+    for (int round = 0; round < 4; round++) {
+        int dies = 1 + round % 2;
+        int64_t id, ms = 0, after = 4 + (int64_t)yk_rng_below(&r, 25);
+        double seconds, mb;
+        char *plan = site_plan(s, stages, 3, 3);
+        id = site_submit(s, "m", "set", plan);
+        free(plan);
+        while (site_steps(s, id) < after && ms++ < 600000)
+            run_ms(s->h, 1);
+        agent_close(s->agent[dies]);
+        s->agent[dies] = NULL;
+        int64_t killed = net_now_us(s->h->net), steps = site_steps(s, id);
+        assert_true(steps < want.n);
+        char *text = NULL;
+        for (ms = 0; ms < 60000 && !(text = event_text(s, id, "recovered")); ms++)
+            run_ms(s->h, 1);
+        double took_ms = (double)(net_now_us(s->h->net) - killed) / 1e3;
+        assert_non_null(text);
+        const char *at = strstr(text, " s later: ");
+        assert_non_null(at);
+        while (at > text && at[-1] != ' ')
+            at--;
+        assert_int_equal(sscanf(at, "%lf s later: %lf MB", &seconds, &mb), 2);
+        if (getenv("YOKE_TEST_LOG"))
+            printf("a%d died after %lld steps: %.0f ms (%s)\n", dies, (long long)steps, took_ms, text);
+        if (took_ms > RESTART_MS + mb * 1e9 / LINK_BYTES_PER_S)
+            fail_msg("a%d died after %lld steps: it took %.0f ms (%s)", dies, (long long)steps, took_ms, text);
+        most_mb = YK_MAX(most_mb, mb);
+        free(text);
+        assert_true(site_wait(s, id, &got));
+        site_same(&want, &got, "after a loss");
+        site_start(s, dies);
+        site_links(s);
+    }
+    assert_true(most_mb > 0.5); /* something had to move */
+    site_close(s);
+}
+
+int main(void)
+{
+    log_set_level(getenv("YOKE_TEST_LOG") ? LOG_INFO : LOG_ERROR);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(recovers_in_time)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
