@@ -3,6 +3,7 @@
 
 #include "tests/graphs.h"
 #include "tests/mobilenet.h"
+#include "tests/tier.h"
 
 /* Logits of a bag of words with the embedding as the output's matrix: its uses stand at both ends. */
 static struct graph *tied(void)
@@ -79,12 +80,6 @@ static void shared_weights_after_a_loss(void **state)
     site_close(s);
 }
 
-static bool full(void)
-{
-    const char *s = getenv("YOKE_FULL");
-    return s && strcmp(s, "1") == 0;
-}
-
 /* Trains split as given and compares, or finds that this split is refused for a good reason. */
 static bool check_cut(struct site *s, const struct site_stage *stages, int n, int depth, const struct site_result *want)
 {
@@ -139,7 +134,7 @@ static void sampled(const struct network *net)
     struct yk_rng r;
     struct site *s = site_open(1);
     struct site_result want;
-    int done = 0, cuts = full() ? 16 : net->cuts, i;
+    int done = 0, cuts = tier_full() ? 16 : net->cuts, i;
     uint64_t seed = getenv("YOKE_SEED") ? strtoull(getenv("YOKE_SEED"), NULL, 10) : 5;
     yk_rng_seed(&r, seed);
     if (strcmp(net->kind, "mobilenet-v2") == 0) {
@@ -150,8 +145,8 @@ static void sampled(const struct network *net)
         site_network(s, "m", net->kind, net->channels, net->size);
     }
     site_data(s, "set", net->samples, 3, (const int64_t[]){net->channels, net->size, net->size}, 5);
-    site_learn(s, "m", net->batch, 2, full() ? "\"lr\":0.01" : "\"lr\":0.01,\"momentum\":0");
-    for (s->n_agents = full() ? 8 : net->agents, i = 1; i < s->n_agents;
+    site_learn(s, "m", net->batch, 2, tier_full() ? "\"lr\":0.01" : "\"lr\":0.01,\"momentum\":0");
+    for (s->n_agents = tier_full() ? 8 : net->agents, i = 1; i < s->n_agents;
          i++) /* a plan over them all is not asked for */
         site_start(s, i);
     site_links(s);
@@ -207,7 +202,7 @@ static void sizes(void **state)
     site_data(s, "set", 19, 3, (const int64_t[]){1, 6, 6}, 5);
     for (int64_t batch = 1; batch <= 17; batch++)
         for (int64_t microbatch = 1; microbatch <= YK_MIN(batch, 5); microbatch++) {
-            if (!full() && at++ % 9 != 0 && batch != 17)
+            if (!tier_full() && at++ % 9 != 0 && batch != 17)
                 continue;
             site_learn(s, "m", batch, microbatch, "\"bn\":\"frozen\"");
             site_train(s, "m", "set", (struct site_stage[]){{0, -1}}, 1, 1, &want);

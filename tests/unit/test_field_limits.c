@@ -4,6 +4,7 @@
 
 #include "scheduler/candidate.h"
 #include "scheduler/solve_dp.h"
+#include "tests/tier.h"
 #include "tests/unit/plan_fleet.h"
 
 #define KB 1000
@@ -194,8 +195,7 @@ static bool any_fit(const struct cost_model *m, int32_t from, uint32_t used, int
 static void odd_limits(void **state)
 {
     (void)state;
-    const char *full = getenv("YOKE_FULL"), *given = getenv("YOKE_SEED");
-    uint64_t first = given ? strtoull(given, NULL, 10) : 1, count = full && strcmp(full, "1") == 0 ? 10000 : 1000;
+    uint64_t first = tier_seed(), count = tier_count(10000, 1000);
     int found = 0, none = 0;
     for (uint64_t seed = first; seed < first + count; seed++) {
         struct yk_rng r;

@@ -4,19 +4,8 @@
  * runs twenty times as many.
  */
 #include "common/grad.h"
+#include "tests/tier.h"
 #include "tests/unit/plan_oracle.h"
-
-static uint64_t first_seed(void)
-{
-    const char *s = getenv("YOKE_SEED");
-    return s ? strtoull(s, NULL, 10) : 1;
-}
-
-static uint64_t instances(uint64_t full)
-{
-    const char *s = getenv("YOKE_FULL");
-    return s && strcmp(s, "1") == 0 ? full : (full + 19) / 20;
-}
 
 /* ---- anytime ---- */
 
@@ -88,9 +77,9 @@ static void anytime(void **state)
 {
     (void)state;
     int better = 0;
-    for (uint64_t i = 0; i < instances(2000); i++)
-        anytime_one(first_seed() + i, (first_seed() + i) % 4 < 3 ? solvers[0] : solver_find("kinds"),
-            (first_seed() + i) / 4 % 2, &better);
+    for (uint64_t i = 0; i < tier_count(2000, 100); i++)
+        anytime_one(tier_seed() + i, (tier_seed() + i) % 4 < 3 ? solvers[0] : solver_find("kinds"),
+            (tier_seed() + i) / 4 % 2, &better);
     print_message("more looks were better %d times\n", better);
     assert_true(better > 0);
 }
@@ -223,7 +212,7 @@ static void never_a_byte_over(void **state)
 {
     (void)state;
     int plans = 0, refused = 0, close = 0, exact = 0;
-    for (uint64_t seed = first_seed(), end = seed + instances(10000); seed < end; seed++) {
+    for (uint64_t seed = tier_seed(), end = seed + tier_count(10000, 500); seed < end; seed++) {
         struct odd o;
         struct yk_diag why = {0};
         make_odd(&o, seed);

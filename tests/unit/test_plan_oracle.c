@@ -1,19 +1,8 @@
 /* The planner against an oracle that knows nothing of it (plan_oracle.h): random graphs and fleets with everything that
  * the closed form knows. A twentieth of it by default, all with YOKE_FULL=1; YOKE_SEED chooses the seeds. */
 #include "common/grad.h"
+#include "tests/tier.h"
 #include "tests/unit/plan_oracle.h"
-
-static uint64_t first_seed(void)
-{
-    const char *s = getenv("YOKE_SEED");
-    return s ? strtoull(s, NULL, 10) : 1;
-}
-
-static uint64_t instances(uint64_t full)
-{
-    const char *s = getenv("YOKE_FULL");
-    return s && strcmp(s, "1") == 0 ? full : (full + 19) / 20;
-}
 
 static const bool int8_too[3] = {true, true, true}, fp16_too[3] = {true, true, false};
 
@@ -193,8 +182,8 @@ static void compare(uint64_t seed, struct instance *i, struct seen *seen)
 static void objective(enum what what)
 {
     struct seen seen = {0};
-    uint64_t n = instances(10000);
-    for (uint64_t seed = first_seed(), end = seed + n; seed < end; seed++) {
+    uint64_t n = tier_count(10000, 500);
+    for (uint64_t seed = tier_seed(), end = seed + n; seed < end; seed++) {
         struct instance i;
         make(&i, seed, what);
         compare(seed, &i, &seen);
@@ -315,7 +304,8 @@ static void larger(void **state)
 {
     (void)state;
     struct seen seen = {0};
-    for (uint64_t seed = first_seed(), end = seed + YK_MAX(instances(300), (uint64_t)FEATURES); seed < end; seed++) {
+    for (uint64_t seed = tier_seed(), end = seed + YK_MAX(tier_count(300, 15), (uint64_t)FEATURES); seed < end;
+         seed++) {
         struct instance i;
         make_large(&i, seed, (enum feature)(seed % FEATURES));
         compare(seed, &i, &seen);

@@ -5,19 +5,8 @@
 
 #include "scheduler/candidate.h"
 #include "scheduler/solve_dp.h"
+#include "tests/tier.h"
 #include "tests/unit/plan_fleet.h"
-
-static uint64_t first_seed(void)
-{
-    const char *s = getenv("YOKE_SEED");
-    return s ? strtoull(s, NULL, 10) : 1;
-}
-
-static uint64_t instances(void)
-{
-    const char *full = getenv("YOKE_FULL");
-    return full && strcmp(full, "1") == 0 ? 20000 : 2000;
-}
 
 static const bool int8_too[3] = {true, true, true}, fp16_too[3] = {true, true, false};
 
@@ -133,24 +122,24 @@ static void exact_one(uint64_t seed, int chain, int32_t agents)
 static void exact(void **state)
 {
     (void)state;
-    for (uint64_t i = 0; i < instances(); i++)
-        exact_one(first_seed() + i, 0, 0);
+    for (uint64_t i = 0; i < tier_count(20000, 2000); i++)
+        exact_one(tier_seed() + i, 0, 0);
 }
 
 /* Long enough for passes over few cuts before the one over all. */
 static void exact_long(void **state)
 {
     (void)state;
-    for (uint64_t i = 0; i < instances() / 40; i++)
-        exact_one(first_seed() + i, 24 + (int)(i % 12), 0);
+    for (uint64_t i = 0; i < tier_count(20000, 2000) / 40; i++)
+        exact_one(tier_seed() + i, 24 + (int)(i % 12), 0);
 }
 
 /* Up to five agents and twelve cuts; five sources each. */
 static void exact_large(void **state)
 {
     (void)state;
-    for (uint64_t i = 0; i < YK_MAX(instances() / 66, (uint64_t)15); i++)
-        exact_one(first_seed() + i, 8 + (int)(i % 6), i % 3 ? 4 : 5);
+    for (uint64_t i = 0; i < YK_MAX(tier_count(20000, 2000) / 66, (uint64_t)15); i++)
+        exact_one(tier_seed() + i, 8 + (int)(i % 6), i % 3 ? 4 : 5);
 }
 
 /* ---- promises of plans ---- */
@@ -221,7 +210,7 @@ static void promises(void **state)
 {
     (void)state;
     int found = 0, split = 0, deep = 0, refused = 0;
-    for (uint64_t seed = first_seed(), end = seed + instances(); seed < end; seed++) {
+    for (uint64_t seed = tier_seed(), end = seed + tier_count(20000, 2000); seed < end; seed++) {
         struct yk_rng r;
         struct pf f;
         struct solve_request q;

@@ -3,21 +3,10 @@
 #include <math.h>
 
 #include "scheduler/solve_dp.h"
+#include "tests/tier.h"
 #include "tests/unit/plan_fleet.h"
 
 #define PLENTY ((int64_t)1 << 40)
-
-static uint64_t first_seed(void)
-{
-    const char *s = getenv("YOKE_SEED");
-    return s ? strtoull(s, NULL, 10) : 1;
-}
-
-static uint64_t instances(void)
-{
-    const char *full = getenv("YOKE_FULL");
-    return full && strcmp(full, "1") == 0 ? 20000 : 1000;
-}
 
 struct brute {
     const struct cost_model *m;
@@ -80,12 +69,12 @@ static void against_brute_force(void **state)
 {
     (void)state;
     int none = 0, all = 0, some = 0;
-    for (uint64_t i = 0; i < instances(); i++) {
+    for (uint64_t i = 0; i < tier_count(20000, 1000); i++) {
         struct yk_rng r;
         struct pf f;
         struct cost_model m;
         int32_t form[64];
-        yk_rng_seed(&r, first_seed() + i);
+        yk_rng_seed(&r, tier_seed() + i);
         struct graph *g = pf_random_graph(&r);
         pf_random_of(&f, g, &r, 2 + (int32_t)yk_rng_below(&r, 2));
         for (int32_t a = 0; a < f.view.n_agents; a++)
@@ -115,7 +104,7 @@ static void against_brute_force(void **state)
                                        : fabs(got - b.cloud) <= 1e-9 * b.cloud && bound <= b.cloud * (1 + 1e-9);
             if (!same)
                 fail_msg("YOKE_SEED=%llu deadline %g: %.15g of the cloud, bound %g; brute force %.15g",
-                    (unsigned long long)(first_seed() + i), b.deadline, got, bound, b.cloud);
+                    (unsigned long long)(tier_seed() + i), b.deadline, got, bound, b.cloud);
             for (int32_t c = 0; c < n; c++)
                 assert_true(chains[c].cost_ms <= b.deadline * (1 + 1e-9));
             none += isinf(b.cloud);

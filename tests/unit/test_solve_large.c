@@ -3,19 +3,8 @@
 #include <math.h>
 
 #include "scheduler/solve_large.h"
+#include "tests/tier.h"
 #include "tests/unit/plan_fleet.h"
-
-static uint64_t first_seed(void)
-{
-    const char *s = getenv("YOKE_SEED");
-    return s ? strtoull(s, NULL, 10) : 1;
-}
-
-static uint64_t instances(void)
-{
-    const char *full = getenv("YOKE_FULL");
-    return full && strcmp(full, "1") == 0 ? 10000 : 500;
-}
 
 /* Up to three kinds of up to three agents; links go by the kinds, or not at all by them. */
 static bool kinds_of_agents(struct pf *f, const struct graph *g, struct yk_rng *r)
@@ -58,7 +47,7 @@ static void against_exact(void **state)
     const struct solver *kinds = solver_find("kinds"), *exact = solver_find("dp");
     int found = 0, near = 0, alike = 0, lost = 0;
     assert_true(kinds && exact);
-    for (uint64_t seed = first_seed(), end = seed + instances(); seed < end; seed++) {
+    for (uint64_t seed = tier_seed(), end = seed + tier_count(10000, 500); seed < end; seed++) {
         struct yk_rng r;
         struct pf f;
         struct yk_diag why = {0};
@@ -101,7 +90,7 @@ static void against_exact(void **state)
 static void more_time(void **state)
 {
     (void)state;
-    for (uint64_t seed = first_seed(), end = seed + 40; seed < end; seed++) {
+    for (uint64_t seed = tier_seed(), end = seed + 40; seed < end; seed++) {
         struct yk_rng r;
         struct pf f;
         double before = INFINITY;

@@ -4,19 +4,8 @@
 
 #include "scheduler/cost.h"
 #include "scheduler/solve_sets.h"
+#include "tests/tier.h"
 #include "tests/unit/plan_fleet.h"
-
-static uint64_t first_seed(void)
-{
-    const char *s = getenv("YOKE_SEED");
-    return s ? strtoull(s, NULL, 10) : 1;
-}
-
-static uint64_t instances(void)
-{
-    const char *full = getenv("YOKE_FULL");
-    return full && strcmp(full, "1") == 0 ? 10000 : 500;
-}
 
 struct reader {
     const struct graph *g;
@@ -63,13 +52,13 @@ static void against_brute_force(void **state)
 {
     (void)state;
     int split = 0, apart = 0, none = 0;
-    for (uint64_t i = 0; i < instances(); i++) {
+    for (uint64_t i = 0; i < tier_count(10000, 500); i++) {
         static const bool fp16[3] = {true, true, false};
         struct yk_rng r;
         struct pf f;
         struct cost_model m;
         int32_t form[64];
-        yk_rng_seed(&r, first_seed() + i);
+        yk_rng_seed(&r, tier_seed() + i);
         struct graph *g = pf_random_graph(&r);
         pf_random_of(&f, g, &r, 2);
         struct solve_request q = {.graph = g, .model = "m", .job = "infer", .objective = SOLVE_LATENCY};
@@ -89,8 +78,8 @@ static void against_brute_force(void **state)
                         least, price(&m, source, source_first ? source : other, source_first ? other : source, set));
             got = solve_sets_pair(&m, source, other, source_first, INFINITY, first, &bound);
             if (isinf(least) ? !isinf(got) : !(fabs(got - least) <= 1e-9 * least))
-                fail_msg("YOKE_SEED=%llu order %d: cut %.15g, brute force %.15g",
-                    (unsigned long long)(first_seed() + i), order, got, least);
+                fail_msg("YOKE_SEED=%llu order %d: cut %.15g, brute force %.15g", (unsigned long long)(tier_seed() + i),
+                    order, got, least);
             none += isinf(least);
             if (isinf(least))
                 continue;
