@@ -85,7 +85,7 @@ class Life(Trainings):
 def test_hot_cooled_lost_returned():
     """Noise about the limit makes one transition; the device is drained without a step lost and used again when it is cool;
     when it dies and comes back it is used again too, and the job says what became of it."""
-    with Life(epochs=12) as t:
+    with Life(epochs=3, batch=8, microbatch=2, gflops={"a": 5, "b": 5}) as t:
         job = t.submit(None)
         t.wait_steps(job, 4)
         assert t.devices(job) == {"a", "b"}, t.events(job)
