@@ -260,24 +260,44 @@ int32_t solve_replicas_sets(const struct solve_part *parts, int32_t n, int32_t n
     return s.n_chosen;
 }
 
+struct medium {
+    bool seen, listed;
+    int32_t end[2]; /* agents that are an end of all its links; -1 none, nor the source */
+};
+
+/* A medium whose links all have one agent at an end, not the source, is of the pipeline that has this agent: what it
+ * carries is in that pipeline's times already. */
 bool solve_replicas_shared(const struct cost_model *m, int32_t source, int32_t *resource, int32_t *n)
 {
     const struct view *v = m->view;
-    int32_t upload = m->req->source < 0 ? cost_link(m, -1, source) : -1;
+    int32_t media = v->n_agents + v->n_links, upload = m->req->source < 0 ? cost_link(m, -1, source) : -1;
+    struct medium *of = yk_xalloc(((size_t)(m->n_resources - media) + 1) * sizeof *of);
+    bool all = true;
     *n = 0;
     resource[(*n)++] = source;
-    if (upload >= 0 && m->link_resource[upload] < v->n_agents + v->n_links)
+    if (upload >= 0 && m->link_resource[upload] < media)
         resource[(*n)++] = m->link_resource[upload];
-    for (int32_t r = v->n_agents + v->n_links; r < m->n_resources; r++) {
-        bool there = false;
-        for (int32_t i = 0; i < v->n_links; i++)
-            there = there || m->link_resource[i] == r;
-        if (there && *n == SOLVE_SHARED)
-            return false;
-        if (there)
-            resource[(*n)++] = r;
+    for (int32_t i = 0; i < v->n_links; i++) {
+        const struct view_link *l = &v->links[i];
+        struct medium *at = m->link_resource[i] >= media ? &of[m->link_resource[i] - media] : NULL;
+        for (int k = 0; k < 2 && at; k++) {
+            int32_t end = at->seen ? at->end[k] : k ? l->to : l->from;
+            at->end[k] = end != source && (end == l->from || end == l->to) ? end : -1;
+        }
+        if (at)
+            at->seen = true;
     }
-    return true;
+    for (int32_t i = 0; i < v->n_links; i++) {
+        struct medium *at = m->link_resource[i] >= media ? &of[m->link_resource[i] - media] : NULL;
+        if (!at || at->listed || at->end[0] >= 0 || at->end[1] >= 0)
+            continue;
+        at->listed = true;
+        all = all && *n < SOLVE_SHARED;
+        if (all)
+            resource[(*n)++] = m->link_resource[i];
+    }
+    free(of);
+    return all;
 }
 
 /* ---- of the pipelines that were found ---- */
@@ -363,9 +383,9 @@ int32_t solve_replicas_choose(const struct cost_model *m, const struct cost_line
 {
     struct choice best = {.cost_ms = INFINITY};
     int32_t resource[SOLVE_SHARED], n_shared;
-    bool known = n > 0 && solve_replicas_shared(m, lines[0]->source, resource, &n_shared);
-    if (!known || m->count < 2)
+    if (n == 0 || m->count < 2)
         return 0;
+    solve_replicas_shared(m, lines[0]->source, resource, &n_shared); /* what is not among them their price has */
     struct solve_part *parts = yk_xalloc(((size_t)n + 1) * sizeof *parts);
     for (int32_t i = 0; i < n; i++)
         parts[i] = part_of(lines[i], resource, n_shared);

@@ -41,7 +41,7 @@ struct solve_part { /* a pipeline as one of several */
     int32_t n_stages; /* of a chain that was made here */
     int8_t agent[SOLVE_REPLICAS_AGENTS + 1], end[SOLVE_REPLICAS_AGENTS + 1];
 };
-/* Which resources those are; false: there are more. */
+/* Which resources those are; false: there are more, and these are the first. */
 bool solve_replicas_shared(const struct cost_model *m, int32_t source, int32_t *resource, int32_t *n);
 /* The best set of parts with distinct agents that costs less than *cost_ms, which it changes: indexes to chosen.
  * Returns how many, 0: none. *all: every set was looked at, and shared out in the best way. */

@@ -155,6 +155,39 @@ static void slowest_does_not_set_the_pace(void **state)
     graph_close(g);
 }
 
+/* Every pair is a medium of its own (half duplex): as many replicas as where nothing is shared. */
+static void replicas_over_half_duplex_pairs(void **state)
+{
+    (void)state;
+    struct graph *g = wide_inside();
+    double step[2];
+    for (int half = 0; half < 2; half++) {
+        struct pf f;
+        char name[16];
+        pf_init(&f);
+        for (int i = 0; i < 5; i++) {
+            snprintf(name, sizeof name, "a%d", i);
+            pf_agent(&f, name, 10, PLENTY);
+        }
+        for (int i = 0; i < 5; i++)
+            for (int k = 0; k < i; k++) {
+                pf_both(&f, i, k, 1e6, 0.1);
+                for (int end = 1; end <= 2 && half; end++)
+                    f.links[f.view.n_links - end].shared = k * 5 + i;
+            }
+        struct solve_request q = {
+            .graph = g, .job = "batch", .batch = 100, .microbatch = 1, .source = 0, .replicas = true};
+        struct plan *p = ask(&f, &q);
+        assert_int_equal(p->n_pipelines, 5);
+        step[half] = p->step_ms;
+        assert_true(p->step_ms < p->best_single_ms * 0.22);
+        plan_free(p);
+        pf_fini(&f);
+    }
+    assert_true(step[1] < step[0] * 1.02);
+    graph_close(g);
+}
+
 /* What fits on no device alone, and on three only as 2 : 1 : 1, is found. */
 static void memory_of_three(void **state)
 {
@@ -272,6 +305,7 @@ int main(void)
         cmocka_unit_test(cable_beats_wifi),
         cmocka_unit_test(slow_link_gives_replicas),
         cmocka_unit_test(slowest_does_not_set_the_pace),
+        cmocka_unit_test(replicas_over_half_duplex_pairs),
         cmocka_unit_test(memory_of_three),
         cmocka_unit_test(latency_wants_depth),
         cmocka_unit_test(both_ends_at_the_source),
