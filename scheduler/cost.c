@@ -153,11 +153,16 @@ static void index_links(struct cost_model *m)
     for (size_t i = 0; i < n * n; i++)
         m->link[i] = -1;
     m->link_resource = yk_xalloc(((size_t)v->n_links + 1) * sizeof *m->link_resource);
-    int32_t media = 0;
+    int32_t most = -1, media = 0;
+    for (int32_t i = 0; i < v->n_links; i++)
+        most = YK_MAX(most, v->links[i].shared);
+    /* Numbered anew: in a part of a large fleet few of its media are left. 0: not met yet. */
+    int32_t *number = yk_xalloc(((size_t)most + 1) * sizeof *number);
     for (int32_t i = 0; i < v->n_links; i++) {
         const struct view_link *l = &v->links[i];
-        media = YK_MAX(media, l->shared + 1);
-        m->link_resource[i] = v->n_agents + (l->shared >= 0 ? v->n_links + l->shared : i);
+        if (l->shared >= 0 && !number[l->shared])
+            number[l->shared] = ++media;
+        m->link_resource[i] = v->n_agents + (l->shared >= 0 ? v->n_links + number[l->shared] - 1 : i);
         if (l->origin == VIEW_UNKNOWN || !(l->bytes_per_s > 0) || l->from < -1 || l->to < -1 ||
             l->from >= v->n_agents || l->to >= v->n_agents)
             continue;
@@ -166,6 +171,7 @@ static void index_links(struct cost_model *m)
         if (*slot < 0 || v->links[*slot].bytes_per_s < l->bytes_per_s)
             *slot = i;
     }
+    free(number);
     m->n_resources = v->n_agents + v->n_links + media;
 }
 
@@ -269,13 +275,12 @@ void cost_resource_name(const struct cost_model *m, int32_t resource, char *out)
         const struct view_link *l = &v->links[resource - v->n_agents];
         snprintf(out, 160, "link %s->%s", agent_name(m, l->from), agent_name(m, l->to));
     } else {
-        int32_t shared = resource - v->n_agents - v->n_links;
         for (int32_t i = 0; i < v->n_links; i++)
-            if (v->links[i].shared == shared) {
+            if (m->link_resource[i] == resource) {
                 snprintf(out, 160, "link %s<->%s", agent_name(m, v->links[i].from), agent_name(m, v->links[i].to));
                 return;
             }
-        snprintf(out, 160, "medium %d", shared);
+        snprintf(out, 160, "a medium");
     }
 }
 

@@ -219,6 +219,22 @@ static double steady(const struct run *r, int64_t count, int32_t depth)
     return (r->done_at[end] - r->done_at[from]) / (double)(end - from);
 }
 
+static int by_number(const void *a, const void *b)
+{
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static int32_t sort_unique(int32_t *at, int32_t n)
+{
+    int32_t left = 0;
+    qsort(at, (size_t)n, sizeof *at, by_number);
+    for (int32_t i = 0; i < n; i++)
+        if (left == 0 || at[left - 1] != at[i])
+            at[left++] = at[i];
+    return left;
+}
+
 yk_err schedule_run(const struct schedule *s, struct schedule_result *out,
     void (*trace)(void *arg, int64_t microbatch, int32_t step, double start_ms, double end_ms), void *arg)
 {
@@ -242,12 +258,18 @@ yk_err schedule_run(const struct schedule *s, struct schedule_result *out,
     r.done_at = yk_xalloc(((size_t)count + 1) * sizeof *r.done_at);
     if (r.busy_ms)
         memset(r.busy_ms, 0, (size_t)s->n_resources * sizeof *r.busy_ms);
+    /* Of all links of a large fleet a pipeline takes few. */
+    int32_t *used = yk_xalloc((size_t)s->n_steps * sizeof *used), n_used = 0;
+    for (int32_t i = 0; i < s->n_steps; i++)
+        if (s->steps[i].resource >= 0)
+            used[n_used++] = s->steps[i].resource;
+    n_used = sort_unique(used, n_used);
     bool sound = link_steps(&r);
     if (sound)
         enter_more(&r, count);
     for (bool more = sound; more;) {
-        for (int32_t i = 0; i < s->n_resources; i++)
-            serve(&r, i);
+        for (int32_t i = 0; i < n_used; i++)
+            serve(&r, used[i]);
         more = r.n_heap > 0;
         /* All that happens at one instant, before resources choose what to serve. */
         for (double at = more ? r.heap[0].at : 0; r.n_heap > 0 && r.heap[0].at == at;) {
@@ -268,8 +290,9 @@ yk_err schedule_run(const struct schedule *s, struct schedule_result *out,
         for (int32_t i = 0; r.busy_ms && i < s->n_resources; i++)
             r.busy_ms[i] *= ((double)s->microbatches + part) / ((double)count + part);
     }
-    for (int32_t i = 0; i < s->n_resources; i++)
-        free(r.queues[i].at);
+    for (int32_t i = 0; i < n_used; i++)
+        free(r.queues[used[i]].at);
+    free(used);
     free(r.queues);
     free(r.missing);
     free(r.left);

@@ -136,11 +136,12 @@ static void transfers(void **state)
     cost_resource_name(&m, l.bottleneck, name);
     assert_string_equal(name, "link a->b");
     cost_line_fini(&l);
-    /* half duplex: one medium carries both ways */
-    f.links[0].shared = f.links[1].shared = 0;
+    /* half duplex: one medium carries both ways, whatever its number */
+    f.links[0].shared = f.links[1].shared = 1000000;
     f.links[1].cpu_ns_per_byte = 100;
     cost_fini(&m);
     m = model(&q, &f, 2);
+    assert_int_equal(m.n_resources, 2 + 2 + 1);
     back += (8000 + HEADER) * 100e-6;
     l = price(&m, (const int32_t[]){0, 1}, 2, (const int32_t[]){0, 1, 1}, NULL, 0);
     near(l.bottleneck_ms, there + back);
