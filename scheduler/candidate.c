@@ -325,7 +325,7 @@ static char *take(struct yk_buf *b)
     return b->failed ? yk_xstrdup("") : (char *)b->data;
 }
 
-char *candidate_text(const struct cost_model *m, const struct candidate *c)
+char *candidate_text(const struct cost_model *m, const struct candidate *c, int32_t source)
 {
     struct yk_buf b = {0};
     for (int32_t i = 0; i < c->n_lines; i++)
@@ -333,6 +333,8 @@ char *candidate_text(const struct cost_model *m, const struct candidate *c)
             yk_buf_printf(&b, "%s%s ", s ? " | " : i ? " + " : "", m->view->agents[c->lines[i].stages[s].agent].name);
             stage_ranges(&c->lines[i], m->graph->n_nodes, s, &b);
         }
+    if (c->lines[0].source != source)
+        yk_buf_printf(&b, ", source %s", m->view->agents[c->lines[0].source].name);
     return take(&b);
 }
 
@@ -399,7 +401,7 @@ char *candidate_explain(const struct cost_model *m, const struct candidate *chos
     }
     yk_buf_printf(&b, "solver %s: cost %.4g ms by the closed form\n", solver, chosen->cost_ms);
     for (int32_t i = 0; i < n_others; i++) {
-        char *text = candidate_text(m, others[i]);
+        char *text = candidate_text(m, others[i], chosen->lines[0].source);
         yk_buf_printf(&b, "  alternative %s, microbatch %lld: %.4g ms, bottleneck %s\n", text,
             (long long)others[i]->microbatch, others[i]->step_ms, others[i]->bottleneck);
         free(text);

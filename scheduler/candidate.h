@@ -46,7 +46,7 @@ yk_err candidate_trace(const struct cost_model *m, const struct candidate *c, in
 /* The text of --explain. chosen first; others sorted by step time. free() it. */
 char *candidate_explain(const struct cost_model *m, const struct candidate *chosen, const struct candidate *single,
     const struct candidate *const *others, int32_t n_others, const char *solver);
-/* "pc 0-5 | phone 6-11", for lists of alternatives. free() it. */
-char *candidate_text(const struct cost_model *m, const struct candidate *c);
+/* "pc 0-5 | phone 6-11", for lists of alternatives; ", source phone" where that is another than this. free() it. */
+char *candidate_text(const struct cost_model *m, const struct candidate *c, int32_t source);
 
 #endif

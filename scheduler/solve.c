@@ -170,9 +170,10 @@ static int by_cloud_and_step(const void *a, const void *b)
 static void explain_limits(const struct solve_request *req, bool stopped, struct plan *p)
 {
     char *text = p->explanation;
+    double above = p->bound_ms > 0 ? 100 * (p->cost_ms / p->bound_ms - 1) : 0;
     p->explanation =
-        yk_xasprintf("%s\nNo plan costs less than %.4g ms by the closed form: this one is at most %.2g %% above it.",
-            text, p->bound_ms, p->bound_ms > 0 ? 100 * (p->cost_ms / p->bound_ms - 1) : 0);
+        yk_xasprintf("%s\nNo plan costs less than %.4g ms by the closed form: this one is at most %.*f %% above it.",
+            text, p->bound_ms, above >= 10 || above < 0.005 ? 0 : 2, above);
     free(text);
     text = p->explanation;
     if (req->graph->n_nodes > SOLVE_DP_FINE) {
@@ -208,17 +209,20 @@ static double batches_of(const struct solve_request *req)
     return req->samples > req->batch ? (double)req->samples / (double)YK_MAX(req->batch, (int64_t)1) : 1;
 }
 
-static yk_err check_deadline(const struct solve_request *req, const struct candidate *c, struct yk_diag *why)
+static yk_err check_deadline(
+    const struct solve_request *req, double step_ms, const char *bottleneck, struct yk_diag *why)
 {
-    double batches = batches_of(req), ms = c->step_ms * batches;
+    double batches = batches_of(req), ms = step_ms * batches;
+    const char *plan = req->forced ? "the given plan" : "the best plan";
+    const char *mend = req->forced ? ": allow as much, or leave out the plan" : "";
     if (req->deadline_ms <= 0 || ms <= req->deadline_ms)
         return YK_OK;
     if (batches > 1)
         return yk_fail(why, YK_INFEASIBLE,
-            "the deadline of the job is %g ms; the best plan needs %.4g ms for %lld samples, bottleneck %s",
-            req->deadline_ms, ms, (long long)req->samples, c->bottleneck);
-    return yk_fail(why, YK_INFEASIBLE, "the deadline is %g ms; the best plan needs %.4g ms, bottleneck %s",
-        req->deadline_ms, ms, c->bottleneck);
+            "the deadline of the job is %g ms; %s needs %.4g ms for %lld samples, bottleneck %s%s", req->deadline_ms,
+            plan, ms, (long long)req->samples, bottleneck, mend);
+    return yk_fail(why, YK_INFEASIBLE, "the deadline is %g ms; %s needs %.4g ms, bottleneck %s%s", req->deadline_ms,
+        plan, ms, bottleneck, mend);
 }
 
 /* Of the sizes that there was no time for, from first on: only their work is known. */
@@ -337,7 +341,7 @@ yk_err solve_search(const struct solve_request *req, const struct view *v, const
     else
         qsort(all, (size_t)n_scored, sizeof *all, req->closed_form ? by_cost : by_step);
     struct candidate *chosen = all[0];
-    if ((err = check_deadline(req, chosen, why)))
+    if ((err = check_deadline(req, chosen->step_ms, chosen->bottleneck, why)))
         goto out;
     const struct cost_model *m = NULL;
     for (int32_t k = 0; k < pool->n; k++)
@@ -395,6 +399,10 @@ yk_err solve_plan(const struct solve_request *req, const struct view *view, stru
     yk_err err = req->forced                        ? solve_pool_given(req, view, out, why)
                  : view->n_agents > SOLVE_DP_AGENTS ? solve_large(req, view, out, why)
                                                     : solvers[0]->solve(req, view, out, why);
+    if (!err && req->forced && (err = check_deadline(req, (*out)->step_ms, (*out)->bottleneck, why))) {
+        plan_free(*out);
+        *out = NULL;
+    }
     plan_free(forced);
     if (!err)
         (*out)->solver_ms = cost_now_ms() - start;

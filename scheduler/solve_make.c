@@ -99,8 +99,10 @@ struct plan *solve_pool_plan(const struct solve_request *req, const struct cost_
     p->alternatives = yk_xalloc(((size_t)n_others + 1) * sizeof *p->alternatives);
     for (; p->n_alternatives < n_others; p->n_alternatives++) {
         const struct candidate *o = others[p->n_alternatives];
-        p->alternatives[p->n_alternatives] = (struct plan_alternative){
-            .text = candidate_text(m, o), .step_ms = o->step_ms, .bottleneck = yk_xstrdup(o->bottleneck)};
+        p->alternatives[p->n_alternatives] =
+            (struct plan_alternative){.text = candidate_text(m, o, chosen->lines[0].source),
+                .step_ms = o->step_ms,
+                .bottleneck = yk_xstrdup(o->bottleneck)};
     }
     p->explanation = candidate_explain(m, chosen, single, others, n_others, solver);
     return p;

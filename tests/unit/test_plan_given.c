@@ -389,6 +389,13 @@ static void deadline(void **state)
     for (int32_t s = 0; s < p->pipelines[0].n_stages; s++)
         assert_non_null(p->pipelines[0].stages[s].origin);
     plan_free(p);
+    /* a plan that was given is held to it too */
+    p = plan_of(b.g, 8, 1);
+    put_stage(p, 0, "pc", 0, 3);
+    plan_free(given(&b, p)); /* 80 ms */
+    b.q.deadline_ms = 79;
+    refused(&b, p, YK_INFEASIBLE, "the deadline is 79 ms; the given plan needs 80 ms", "allow as much");
+    plan_free(p);
     bed_close(&b);
 }
 

@@ -15,6 +15,9 @@ static struct plan *ask(struct pf *f, const struct solve_request *q)
     if (plan_check(p, q->graph, NULL, &bad))
         fail_msg("%s", bad.text);
     assert_true(p->bound_ms <= p->cost_ms * (1 + 1e-12) && p->gap >= 0);
+    for (int i = 0; i < 3; i++) /* percents are for people */
+        if (strstr(p->explanation, (const char *[]){"e+0", "e-0", "e-1"}[i]))
+            fail_msg("%s", p->explanation);
     if (p->best_single)
         assert_true(p->step_ms <= p->best_single_ms * (1 + 1e-9));
     return p;
@@ -150,6 +153,31 @@ static void slowest_does_not_set_the_pace(void **state)
     double all = p->best_single_ms * 10 / 16;
     if (!(p->step_ms <= all / 0.95))
         fail_msg("%g ms, all of them %g:\n%s", p->step_ms, all, p->explanation);
+    plan_free(p);
+    pf_fini(&f);
+    graph_close(g);
+}
+
+/* Where the planner picks the source, two alternatives that differ in nothing else say so. */
+static void alternatives_name_their_source(void **state)
+{
+    (void)state;
+    struct graph *g = wide_inside();
+    struct pf f;
+    pf_init(&f);
+    pf_agent(&f, "a", 20, PLENTY);
+    pf_agent(&f, "b", 10, PLENTY);
+    pf_both(&f, 0, 1, 1e7, 0.1);
+    struct solve_request q = {.graph = g, .job = "infer", .batch = 1, .source = -1};
+    struct plan *p = ask(&f, &q);
+    bool elsewhere = false;
+    assert_string_equal(p->source, "a");
+    for (int32_t i = 0; i < p->n_alternatives; i++) {
+        elsewhere = elsewhere || strcmp(p->alternatives[i].text, "a 0-5, source b") == 0;
+        for (int32_t k = 0; k < i; k++)
+            assert_string_not_equal(p->alternatives[i].text, p->alternatives[k].text);
+    }
+    assert_true(elsewhere);
     plan_free(p);
     pf_fini(&f);
     graph_close(g);
@@ -305,6 +333,7 @@ int main(void)
         cmocka_unit_test(cable_beats_wifi),
         cmocka_unit_test(slow_link_gives_replicas),
         cmocka_unit_test(slowest_does_not_set_the_pace),
+        cmocka_unit_test(alternatives_name_their_source),
         cmocka_unit_test(replicas_over_half_duplex_pairs),
         cmocka_unit_test(memory_of_three),
         cmocka_unit_test(latency_wants_depth),
