@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+const char *const cli_kinds[] = {"infer", "batch", "train"};
 const char *const cli_objectives[] = {NULL, "latency", "throughput", "cloud-cost"};
 
 int cli_fail(yk_err err, const struct yk_diag *why)

@@ -11,13 +11,13 @@
 struct cli_opts {
     char *rest;
     bool json;
-    char *name, *output, *data, *split, *source, *plan, *pin, *codec, *job, *mean, *std, *backend, *microbatch_text;
+    char *name, *output, *data, *split, *source, *plan, *pin, *codec, *mean, *std, *backend, *microbatch_text;
     char *preset, *preprocess, *resize, *crop, *interpolation, *labels; /* of images: images.h reads them */
     char *dump, *timeline;
     int64_t step;                     /* of a timeline */
     struct conf_strs inputs, outputs; /* of commands that take several: tensors.h reads them */
     struct conf_strs sizes;           /* NAME=N of named dimensions */
-    int objective;
+    int objective, job;
     int64_t batch, deadline_ms, threads, repeat, backend_timeout_ms, backend_check_every;
     bool explain, watch, ops, tune;
     char *input_size; /* CxHxW */
@@ -50,6 +50,7 @@ struct cli_command {
     int (*run)(struct cli *c);
 };
 
+extern const char *const cli_kinds[]; /* by cli_opts.job: "batch", ... */
 extern const char
     *const cli_objectives[]; /* by cli_opts.objective: NULL (auto), "latency", "throughput", "cloud-cost" */
 

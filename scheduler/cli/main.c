@@ -30,8 +30,8 @@
     KEY("microbatch", CONF_STR, "auto", "Samples that travel together, or auto.", microbatch_text, NULL, "auto|N")
 #define KEY_SOURCE \
     KEY("source", CONF_STR, NULL, "Agent that holds the data (default: the planner picks one).", source, NULL, "AGENT")
-#define KEY_DEADLINE                                                                                        \
-    NUMBER("deadline-ms", NULL, 0, MANY, "Time the whole job has, from its submission to its last result.", \
+#define KEY_DEADLINE                                                                                                \
+    NUMBER("deadline-ms", NULL, 0, MANY, "Time the whole job has, from its submission to its last result; 0: any.", \
         deadline_ms, "T")
 #define KEY_CODEC \
     KEY("codec", CONF_STR, NULL, "Codecs the plan may use on links besides fp32: fp16, int8.", codec, NULL, "LIST")
@@ -100,8 +100,8 @@ static const struct conf_key keys_job[] = {
     KEY("watch", CONF_BOOL, NULL, "Follow the job until it ends.", watch, NULL, NULL), KEY_TIMELINE,
     NUMBER("step", "-1", -1, MANY, "Which measured step of a training to draw; -1: the newest.", step, "N")};
 static const struct conf_key keys_plan[] = {
-    KEY("job", CONF_STR, "batch", "Kind of job: infer, batch or train.", job, NULL, "KIND"), KEY_OBJECTIVE,
-    KEY_BATCH("1"), KEY_MICROBATCH, KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN, KEY_SIZE,
+    KEY("job", CONF_ENUM, "batch", "Kind of job.", job, "infer|batch|train", NULL), KEY_OBJECTIVE, KEY_BATCH("1"),
+    KEY_MICROBATCH, KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN, KEY_SIZE,
     KEY("explain", CONF_BOOL, NULL,
         "Say why this plan: alternatives, what binds it, what another device, link or memory would bring.", explain,
         NULL, NULL),

@@ -119,7 +119,7 @@ int cli_plan(struct cli *c)
     struct json *plan = NULL;
     struct yk_buf drawn = {0};
     json_out_init(&out, &body, 0);
-    yk_err err = job_request(c, c->o.job, &out, &why);
+    yk_err err = job_request(c, cli_kinds[c->o.job], &out, &why);
     if (c->o.explain || c->o.timeline) {
         json_put_key(&out, c->o.explain ? "explain" : "timeline");
         json_put_bool(&out, true);

@@ -85,7 +85,7 @@ static void row(const char *model, const struct graph *g, const struct view *v, 
         if (best > SLOW_MS)
             break;
     }
-    printf("%-32s %4d %5d %10.2f %8.5f%s\n", model, v->n_agents, g->n_nodes - 1, best, gap, microbatch ? "" : " joint");
+    printf("%-32s %7d %5d %10.2f %8.5f%s\n", model, v->n_agents, g->n_nodes - 1, best, gap, microbatch ? "" : " joint");
     fflush(stdout);
 }
 
@@ -132,7 +132,7 @@ int main(void)
     static const int small[] = {3, 4, 6, 3}, large[] = {3, 8, 36, 3};
     const char *folder = getenv("YOKE_MODELS");
     DIR *d = folder ? opendir(folder) : NULL;
-    printf("%-32s %4s %5s %10s %8s\n", "model", "n", "cuts", "ms", "gap");
+    printf("%-32s %7s %5s %10s %8s\n", "model", "devices", "cuts", "ms", "gap");
     for (struct dirent *e; d && (e = readdir(d));)
         if (strlen(e->d_name) > 5 && strcmp(e->d_name + strlen(e->d_name) - 5, ".onnx") == 0)
             bench_file(folder, e->d_name);

@@ -256,7 +256,7 @@ def test_foreign_and_empty_databases_are_refused():
 def test_wrong_words_in_flags_are_usage():
     for arguments in (("job", "abc"), ("cancel", "abc"), ("jobs", "--rest=foo"), ("batch", "m", "--data=x", "--microbatch=0"),
                       ("batch", "m", "--data=x", "--split=foo"), ("plan", "m", "--pin=middle"), ("plan", "m", "--codec=foo"),
-                      ("batch", "m", "--data=x", "--mean=x"), ("plan", "m", "--plan="), ("infer", "m", "--input="), ("local",)):
+                      ("batch", "m", "--data=x", "--mean=x"), ("plan", "m", "--plan="), ("plan", "m", "--job=foo"), ("infer", "m", "--input="), ("local",)):
         done = subprocess.run([BIN / "yoke", *arguments], capture_output=True, text=True, timeout=20)
         assert done.returncode == 2 and done.stderr, (arguments, done.returncode, done.stderr)
     for arguments in (("help",), ("local", "--help"), ("model", "--help")):

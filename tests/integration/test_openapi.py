@@ -97,6 +97,10 @@ def test_answers_are_as_documented():
         _check(fleet, "POST", "/v1/plan", "/v1/plan", {**ask, "explain": True})
         _check(fleet, "POST", "/v1/plan", "/v1/plan", {**ask, "kind": "train", "timeline": True})
         _check(fleet, "POST", "/v1/plan", "/v1/plan", {**ask, "explain": "yes"}, 400)
+        for name in ("PlanRequest", "JobRequest"):  # what is below is refused, as is documented
+            least = DOC["components"]["schemas"][name]["properties"]["microbatch"]["minimum"]
+            _check(fleet, "POST", "/v1/plan", "/v1/plan", {**ask, "microbatch": least})
+            _check(fleet, "POST", "/v1/plan", "/v1/plan", {**ask, "microbatch": least - 1}, 400)
         _check(fleet, "POST", "/v1/plan", "/v1/plan", {**ask, "pin": ["first", "last"], "deadline_ms": 1}, 400)
         data = fleet.dir / "few"
         data.mkdir()
