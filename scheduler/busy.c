@@ -75,16 +75,24 @@ void busy_apply(struct busy *b, struct view *v)
 {
     for (int32_t a = 0; a < v->n_agents; a++)
         v->agents[a].busy_frac = taken(b->agent_frac[a], b->on_agent[a]);
-    for (int32_t l = 0; l < v->n_links; l++) { /* a medium that is shared is busy with either direction */
-        double frac = b->link_frac[l];
-        int32_t n = b->on_link[l];
-        for (int32_t k = 0; k < v->n_links && v->links[l].shared >= 0; k++)
-            if (k != l && v->links[k].shared == v->links[l].shared) {
-                frac += b->link_frac[k];
-                n = YK_MAX(n, b->on_link[k]);
-            }
-        v->links[l].bytes_per_s *= 1 - taken(frac, n);
+    /* A medium that is shared is busy with either direction. */
+    int32_t media = 0;
+    for (int32_t l = 0; l < v->n_links; l++)
+        media = YK_MAX(media, v->links[l].shared + 1);
+    double *frac = yk_xalloc(((size_t)media + 1) * sizeof *frac);
+    int32_t *n = yk_xalloc(((size_t)media + 1) * sizeof *n);
+    for (int32_t l = 0; l < v->n_links; l++)
+        if (v->links[l].shared >= 0) {
+            frac[v->links[l].shared] += b->link_frac[l];
+            n[v->links[l].shared] = YK_MAX(n[v->links[l].shared], b->on_link[l]);
+        }
+    for (int32_t l = 0; l < v->n_links; l++) {
+        int32_t medium = v->links[l].shared;
+        v->links[l].bytes_per_s *=
+            1 - (medium >= 0 ? taken(frac[medium], n[medium]) : taken(b->link_frac[l], b->on_link[l]));
     }
+    free(frac);
+    free(n);
     free(b->agent_frac);
     free(b->link_frac);
     free(b->on_agent);
