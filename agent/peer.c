@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define HELLO_US 5000000
-#define WAIT_US 30000000 /* for the load or the ticket that a peer was faster than */
+#define WAIT_US 120000000 /* for the load or the ticket that a peer was faster than; so long may a job be loading */
 #define MAX_STRANGERS 64
 
 /* A connection that has not said what it is, or whose ticket is not known yet. */
