@@ -89,14 +89,24 @@ static yk_err upload_array(
     return err;
 }
 
+/* The shape of that many samples. */
+static yk_err add_samples(struct shape *s, int64_t count, struct yk_diag *why)
+{
+    if (s->rank == YK_MAX_RANK)
+        return yk_fail(why, YK_LIMIT, "samples of %d dimensions; the limit is %d", s->rank, YK_MAX_RANK - 1);
+    memmove(s->dims + 1, s->dims, (size_t)s->rank * sizeof s->dims[0]);
+    s->dims[0] = count;
+    s->rank++;
+    return YK_OK;
+}
+
 /* The set as a client sees it: read whole, so that any format becomes x.npy and y.npy. */
 static yk_err submit_upload(struct cli *c, struct json_out *out, struct yk_diag *why)
 {
     struct data_set *set = NULL;
     struct json *model = NULL;
     struct data_target target;
-    void *x = NULL;
-    int64_t *y = NULL;
+    void *x = NULL, *y = NULL;
     char x_hash[65], y_hash[65];
     yk_err err = images_model(c, c->args.at[0], &model, why);
     if (err)
@@ -107,15 +117,14 @@ static yk_err submit_upload(struct cli *c, struct json_out *out, struct yk_diag 
     json_free(model);
     if (err)
         return err;
-    struct shape shape = *data_sample(set), labels = {.dtype = DT_I64, .rank = 1, .dims = {data_count(set)}};
-    if (shape.rank == YK_MAX_RANK) {
-        err = yk_fail(why, YK_LIMIT, "samples of %d dimensions; the limit is %d", shape.rank, YK_MAX_RANK - 1);
+    const struct shape *truth = data_truth(set);
+    struct shape shape = *data_sample(set), labels = {0};
+    if ((err = add_samples(&shape, data_count(set), why)))
         goto out;
-    }
-    memmove(shape.dims + 1, shape.dims, (size_t)shape.rank * sizeof shape.dims[0]);
-    shape.dims[0] = data_count(set);
-    shape.rank++;
-    int64_t bytes = shape_bytes(&shape);
+    if (truth && (labels = *truth, err = add_samples(&labels, data_count(set), why)))
+        goto out;
+    int64_t bytes = shape_bytes(&shape), more = truth ? shape_bytes(&labels) : 0;
+    bytes = bytes < 0 || more < 0 ? INT64_MAX : bytes + YK_MIN(more, INT64_MAX - bytes);
     if (bytes > UPLOAD_LIMIT) {
         err = yk_fail(why, YK_LIMIT,
             "%s: %lld samples are %lld bytes; the limit of an upload is %lld: put them under a --data-root of an agent "
@@ -123,22 +132,21 @@ static yk_err submit_upload(struct cli *c, struct json_out *out, struct yk_diag 
             c->o.data, (long long)data_count(set), (long long)bytes, (long long)UPLOAD_LIMIT);
         goto out;
     }
-    x = bytes < 0 ? NULL : yk_try_aligned((size_t)bytes + 1);
-    y = yk_try_alloc((size_t)data_count(set) + 1, sizeof *y);
+    x = yk_try_aligned((size_t)shape_bytes(&shape) + 1);
+    y = yk_try_aligned((size_t)more + 1);
     if (!x || !y) {
         err = yk_fail(why, YK_NOMEM, "no memory for the data set");
         goto out;
     }
-    bool labelled = data_labelled(set);
-    if ((err = data_read(set, 0, data_count(set), x, labelled ? y : NULL, why)) ||
+    if ((err = data_read(set, 0, data_count(set), x, truth ? y : NULL, why)) ||
         (err = upload_array(c, c->o.data, &shape, x, x_hash, why)) ||
-        (labelled && (err = upload_array(c, "labels", &labels, y, y_hash, why))))
+        (truth && (err = upload_array(c, "labels", &labels, y, y_hash, why))))
         goto out;
     json_put_key(out, "data");
     json_open(out, '{');
     json_put_key(out, "blob");
     json_put_str(out, x_hash);
-    if (labelled) {
+    if (truth) {
         json_put_key(out, "labels");
         json_put_str(out, y_hash);
     }

@@ -262,6 +262,20 @@ def test_command_equals_local():
         assert t.fleet.yoke("train", "model", "--resume", ok=False).code == 1
 
 
+def test_uploaded_values():
+    """Values and several ids a sample to train towards travel with uploaded data too."""
+    with Trainings(["a", "b"]) as t:
+        folder = t.fleet.dir / "values"
+        folder.mkdir()
+        numpy.save(folder / "x.npy", numpy.load(t.root / "small/x.npy"))
+        numpy.save(folder / "y.npy", numpy.eye(10)[numpy.load(t.root / "small/y.npy")])
+        flags = ["--loss=mse", "--batch=16", "--microbatch=4", "--json"]
+        ours = t.fleet.yoke("train", "model", f"--data={folder}", *flags, f"--output={t.fleet.dir}/f.onnx")
+        local = harness.local("train", t.fleet.dir / "model.onnx", f"--data={folder}", *flags, f"--output={t.fleet.dir}/l.onnx")
+        losses = [[r["loss"] for r in map(json.loads, d.out.splitlines()) if "step" in r] for d in (ours, local)]
+        assert len(losses[0]) == 13 and numpy.allclose(*losses, rtol=1e-3), losses
+
+
 def test_bar():
     """The bar of `yoke train` says how busy every device is and what its link carries."""
     with Trainings(["a", "b"], emulate={"gflops": 0.2, "link": {"bytes_per_s": 4e6}}) as t:
