@@ -20,7 +20,12 @@
 
 int64_t data_count(const struct data_set *d)
 {
-    return d->count;
+    return d->sampler.held ? d->sampler.held : d->count;
+}
+
+int64_t data_place(const struct data_set *d, int64_t sample)
+{
+    return d->sampler.held ? sampler_held(&d->sampler, sample) : sample;
 }
 
 const struct shape *data_sample(const struct data_set *d)
@@ -45,7 +50,8 @@ const struct shape *data_truth(const struct data_set *d)
 
 const char *data_name(const struct data_set *d, int64_t sample)
 {
-    return d->images && sample >= 0 && sample < d->count ? data_images_name(d->images, sample) : NULL;
+    return d->images && sample >= 0 && sample < data_count(d) ? data_images_name(d->images, data_place(d, sample))
+                                                              : NULL;
 }
 
 const char *data_note(const struct data_set *d)
@@ -268,8 +274,26 @@ static yk_err open_npy_folder(struct data_set *d, int dir, const struct data_opt
 
 /* ---- opening ---- */
 
+static yk_err take_split(struct data_set *d, const struct data_split *split, struct yk_diag *why)
+{
+    if (split->only && !d->split)
+        return yk_fail(why, YK_NOTFOUND, "the data set has no split '%s': it is one set", split->name);
+    if (!split->share)
+        return YK_OK;
+    d->sampler = (struct sampler){.seed = split->seed, .samples = d->count, .batch = 1};
+    d->sampler.held = d->count ? sampler_share(d->count, split->share) : 0;
+    return d->sampler.held ? sampler_check(&d->sampler, why)
+                           : yk_fail(why, YK_INVAL, "a set of %" PRId64 " holds no sample out", d->count);
+}
+
 static yk_err finish_open(struct data_set *d, const struct data_options *o, struct data_set **out, struct yk_diag *why)
 {
+    struct data_split split;
+    yk_err err = data_split_read(o ? o->split : NULL, &split, why);
+    if (!err)
+        err = take_split(d, &split, why);
+    if (err)
+        return err;
     d->sample_elements = shape_count(&d->sample);
     d->truth_elements = d->has_truth ? shape_count(&d->truth) : 0;
     if (d->sample_elements < 0 || shape_bytes(&d->sample) < 0)
@@ -280,7 +304,7 @@ static yk_err finish_open(struct data_set *d, const struct data_options *o, stru
         *out = d;
         return YK_OK;
     }
-    yk_err err = set_options(d, o, why);
+    err = set_options(d, o, why);
     if (!err)
         *out = d;
     return err;
@@ -328,15 +352,6 @@ bool data_holds_images(const char *path)
     bool yes = fstat(fd, &st) == 0 && (S_ISDIR(st.st_mode) || (S_ISREG(st.st_mode) && is_image(fd, path)));
     close(fd);
     return yes;
-}
-
-static bool split_known(const char *split)
-{
-    static const char *const known[] = {"train", "t10k", "test", "val"};
-    for (size_t i = 0; i < YK_COUNT(known); i++)
-        if (strcmp(split, known[i]) == 0)
-            return true;
-    return false;
 }
 
 /* The folder of a split in a folder that has no other folders, train among them; NULL if it is not of that kind. */
@@ -429,13 +444,15 @@ static yk_err open_folder(
 static yk_err open_fd(int fd, const char *path, const char *root, const struct data_options *o, struct data_set **out,
     struct yk_diag *why)
 {
-    const char *split = o && o->split ? o->split : "t10k";
     struct data_set *d = yk_xalloc(sizeof *d);
+    struct data_split split = {0};
     char *inner = NULL;
     struct stat st;
     yk_err err;
     d->root = root;
-    if (fstat(fd, &st) != 0) {
+    if ((err = data_split_read(o ? o->split : NULL, &split, why))) {
+        yk_wrap(why, err, "%s", path);
+    } else if (fstat(fd, &st) != 0) {
         err = yk_fail(why, yk_err_from_errno(errno), "%s: %s", path, strerror(errno));
     } else if (S_ISREG(st.st_mode) && is_image(fd, path)) {
         err = open_images(d, fd, path, root, o, why);
@@ -448,10 +465,8 @@ static yk_err open_fd(int fd, const char *path, const char *root, const struct d
             d->x_file.path = yk_xstrdup(path);
             err = use_npy_x(d, o, why);
         }
-    } else if (!split_known(split)) {
-        err = yk_fail(why, YK_INVAL, "split '%s': train, val, test or t10k", split);
-    } else if (!(err = enter_split(d, &fd, path, split, &inner, why))) {
-        err = open_folder(d, fd, inner ? inner : path, split, o, why);
+    } else if (!(err = enter_split(d, &fd, path, split.name, &inner, why))) {
+        err = open_folder(d, fd, inner ? inner : path, split.name, o, why);
     }
     close(fd);
     d->path = inner ? inner : yk_xstrdup(path);
@@ -554,13 +569,9 @@ static yk_err read_truth(const struct data_set *d, int64_t first, int64_t count,
     return err;
 }
 
-yk_err data_read(struct data_set *d, int64_t first, int64_t count, void *x, void *y, struct yk_diag *why)
+/* Samples that follow each other in the files. */
+static yk_err read_run(struct data_set *d, int64_t first, int64_t count, void *x, void *y, struct yk_diag *why)
 {
-    if (first < 0 || count < 0 || first > d->count - count)
-        return yk_fail(
-            why, YK_INVAL, "samples %" PRId64 "..%" PRId64 " of a set of %" PRId64, first, first + count, d->count);
-    if (y && !d->has_truth)
-        return yk_fail(why, YK_INVAL, "the data set has no labels%s", d->images ? ": class folders give them" : "");
     if (d->images)
         return data_images_read(d->images, first, count, x, y, why);
     if (d->cifar) {
@@ -591,4 +602,21 @@ yk_err data_read(struct data_set *d, int64_t first, int64_t count, void *x, void
     if (d->mean || d->std)
         normalise(d, x, count);
     return y ? read_truth(d, first, count, y, why) : YK_OK;
+}
+
+yk_err data_read(struct data_set *d, int64_t first, int64_t count, void *x, void *y, struct yk_diag *why)
+{
+    if (first < 0 || count < 0 || first > data_count(d) - count)
+        return yk_fail(why, YK_INVAL, "samples %" PRId64 "..%" PRId64 " of a set of %" PRId64, first, first + count,
+            data_count(d));
+    if (y && !d->has_truth)
+        return yk_fail(why, YK_INVAL, "the data set has no labels%s", d->images ? ": class folders give them" : "");
+    if (!d->sampler.held)
+        return read_run(d, first, count, x, y, why);
+    size_t x_row = (size_t)shape_bytes(&d->sample), y_row = y ? (size_t)shape_bytes(&d->truth) : 0;
+    yk_err err = YK_OK;
+    for (int64_t i = 0; !err && i < count; i++)
+        err = read_run(d, data_place(d, first + i), 1, (uint8_t *)x + (size_t)i * x_row,
+            y ? (uint8_t *)y + (size_t)i * y_row : NULL, why);
+    return err;
 }

@@ -20,12 +20,24 @@ struct data_target { /* what the model's input takes; for images */
 };
 
 struct data_options {
-    const char *split;                   /* "t10k" (default), "test", "val" or "train", of sets that have splits */
+    const char *split;                   /* "t10k" (default), "test", "val" or "train", of sets that have splits; see
+                                          * data_split for what else */
     const double *mean, *std;            /* per channel; NULL: none. For images they replace those of preprocess */
     int n_mean, n_std;                   /* 0, 1 (all channels) or the number of channels */
     const struct preprocess *preprocess; /* of images; NULL: none */
     const struct data_target *target;    /* images without a size of their own take this one; NULL: not known */
 };
+
+/* A split as it is written: SPLIT, "only:SPLIT" (YK_NOTFOUND for a set without splits, which is else the same whatever
+ * the split), "held:SHARE:SEED[:SPLIT]" (what a training over SPLIT, "train" if not given, holds out). */
+struct data_split {
+    char name[8];
+    bool only;
+    double share; /* 0: all samples */
+    uint64_t seed;
+};
+/* text NULL: the default. */
+yk_err data_split_read(const char *text, struct data_split *out, struct yk_diag *why);
 
 void data_target_of(const struct graph *g, int32_t value, struct data_target *out);
 

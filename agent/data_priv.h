@@ -6,6 +6,7 @@
 #include "agent/data_cifar.h"
 #include "agent/data_files.h"
 #include "agent/data_images.h"
+#include "agent/sampler.h"
 
 struct data_set {
     char *path; /* as it was opened, for messages; NULL: from memory */
@@ -14,9 +15,10 @@ struct data_set {
     const char *root;  /* while opening: what files must lie below, or NULL */
     struct shape sample;
     int64_t count, sample_elements;
-    bool bytes;         /* x are pixels of 0..255 */
-    enum dtype y_dtype; /* in y_file; DT_NONE: no such file */
-    bool split;         /* see data_is_split */
+    struct sampler sampler; /* sampler.held > 0: the set is what is held out of the count samples */
+    bool bytes;             /* x are pixels of 0..255 */
+    enum dtype y_dtype;     /* in y_file; DT_NONE: no such file */
+    bool split;             /* see data_is_split */
     bool has_truth;
     struct shape truth;
     int64_t truth_elements;
@@ -27,5 +29,8 @@ struct data_set {
     struct data_cifar *cifar;
     void *scratch; /* one sample; of data_read_augmented, NULL until then */
 };
+
+/* Where a sample of the set, below data_count, is among all that the files hold. */
+int64_t data_place(const struct data_set *d, int64_t sample);
 
 #endif

@@ -1,11 +1,58 @@
 /* What training asks of a data set beyond reading it in order. */
 #include "agent/data_priv.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define LABEL_BLOCK 4096
+
+/* ---- splits ---- */
+
+static bool split_known(const char *split)
+{
+    static const char *const known[] = {"train", "t10k", "test", "val"};
+    for (size_t i = 0; i < YK_COUNT(known); i++)
+        if (strcmp(split, known[i]) == 0)
+            return true;
+    return false;
+}
+
+/* "SHARE:SEED[:SPLIT]"; what is left is the split's name, or NULL. */
+static bool read_held(const char *text, struct data_split *out, const char **name)
+{
+    char *end;
+    errno = 0;
+    out->share = strtod(text, &end);
+    if (end == text || *end != ':' || !(out->share > 0 && out->share < 1) || end[1] < '0' || end[1] > '9')
+        return false;
+    out->seed = strtoull(end + 1, &end, 10);
+    *name = *end ? end + 1 : "train";
+    return !errno && (!*end || *end == ':');
+}
+
+yk_err data_split_read(const char *text, struct data_split *out, struct yk_diag *why)
+{
+    const char *name = text ? text : "t10k";
+    bool good = true;
+    *out = (struct data_split){0};
+    if (strncmp(name, "held:", 5) == 0) {
+        good = read_held(name + 5, out, &name);
+    } else if (strncmp(name, "only:", 5) == 0) {
+        out->only = true;
+        name += 5;
+    }
+    if (!good || !split_known(name))
+        return yk_fail(why, YK_INVAL,
+            "split '%s': train, val, test or t10k; only:SPLIT; or held:SHARE:SEED[:SPLIT], what a training holds out",
+            text ? text : "t10k");
+    snprintf(out->name, sizeof out->name, "%s", name);
+    return YK_OK;
+}
+
+/* ---- augmentations ---- */
 
 static bool view_of(const struct data_set *d, struct augment_view *out)
 {
@@ -54,9 +101,11 @@ yk_err data_read_augmented(
         return yk_fail(why, YK_NOMEM, "no memory for a sample of %" PRId64 " bytes", shape_bytes(&d->sample));
     void *to = move ? d->scratch : x;
     if (d->images && a && a->smallest > 0) {
-        if (k->sample < 0 || k->sample >= d->count)
-            return yk_fail(why, YK_INVAL, "sample %" PRId64 " of a set of %" PRId64, k->sample, d->count);
-        err = data_images_read_one(d->images, a, k, to, y, why);
+        struct augment_key place = *k;
+        if (k->sample < 0 || k->sample >= data_count(d))
+            return yk_fail(why, YK_INVAL, "sample %" PRId64 " of a set of %" PRId64, k->sample, data_count(d));
+        place.sample = data_place(d, k->sample);
+        err = data_images_read_one(d->images, a, &place, to, y, why);
     } else {
         err = data_read(d, k->sample, 1, to, y, why);
     }

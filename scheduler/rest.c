@@ -302,6 +302,23 @@ static void get_plan(struct rest *r, struct http_request *q)
         store_plan_of(sched_store(r->sched), id, reply_plan, wait_for(r, q, 200));
 }
 
+static void reply_request(void *arg, yk_err err, char *json)
+{
+    reply_text(arg, err, err == YK_NOTFOUND ? "the job is not in the database yet: ask again" : json);
+    free(json);
+}
+
+static void get_request(struct rest *r, struct http_request *q)
+{
+    int64_t id;
+    if (!job_segment(q, &id))
+        return;
+    if (!sched_job_known(r->sched, id))
+        http_reply_error(q, 404, "NOTFOUND", "there is no job %lld", (long long)id);
+    else
+        store_request_of(sched_store(r->sched), id, reply_request, wait_for(r, q, 200));
+}
+
 static void get_steps(struct rest *r, struct http_request *q)
 {
     int64_t id, from = query_i64(q, "from", 0), limit = query_i64(q, "limit", STEPS_LIMIT);
@@ -452,6 +469,7 @@ static const struct route routes[] = {
     {"DELETE", "/v1/jobs/*", 0, NULL, delete_job},
     {"GET", "/v1/jobs/*/events", 0, NULL, get_events},
     {"GET", "/v1/jobs/*/plan", 0, NULL, get_plan},
+    {"GET", "/v1/jobs/*/request", 0, NULL, get_request},
     {"GET", "/v1/jobs/*/steps", 0, NULL, get_steps},
     {"GET", "/v1/jobs/*/use", 0, NULL, get_use},
     {"GET", "/v1/jobs/*/timeline", 0, NULL, get_timeline},

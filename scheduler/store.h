@@ -117,6 +117,8 @@ void store_plan_of(struct store *s, int64_t job, store_on_json fn, void *arg);
 /* The outputs (JSON, as the job's row has them) of a job that has ended; YK_NOTFOUND if it has none. */
 void store_outputs_of(struct store *s, int64_t job, store_on_json fn, void *arg);
 
+/* What was asked for, as it came. */
+void store_request_of(struct store *s, int64_t job, store_on_json fn, void *arg);
 /* [{"step","epoch","loss","accuracy","ms"}] of the steps from `first` on, `limit` at most. */
 void store_steps(struct store *s, int64_t job, int64_t first, int64_t limit, store_on_json fn, void *arg);
 

@@ -183,6 +183,11 @@ void store_plan_of(struct store *s, int64_t job, store_on_json fn, void *arg)
     ask_text(s, "SELECT plan FROM plans WHERE job = ?1 ORDER BY id DESC LIMIT 1", job, fn, arg);
 }
 
+void store_request_of(struct store *s, int64_t job, store_on_json fn, void *arg)
+{
+    ask_text(s, "SELECT request FROM jobs WHERE id = ?1", job, fn, arg);
+}
+
 void store_outputs_of(struct store *s, int64_t job, store_on_json fn, void *arg)
 {
     ask_text(s, "SELECT outputs FROM jobs WHERE id = ?1 AND ended_ms > 0 AND outputs <> ''", job, fn, arg);

@@ -24,6 +24,8 @@ yk_err job_output(struct cli *c, const char *id, const char *name, struct yk_buf
 /* text as a segment or a query value of an address; free() it. */
 char *job_percent(const char *text);
 void job_print_events(struct cli *c, const char *id);
+/* A document, or a part of one, as it came. */
+void job_put_json(const struct json *j, struct json_out *out);
 void job_print_json(const struct json *j, int indent);
 
 #endif

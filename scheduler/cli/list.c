@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Prints a document as one line of JSON, as it came. */
-static void print_json(const struct json *j, struct json_out *out)
+void job_put_json(const struct json *j, struct json_out *out)
 {
     switch (json_kind(j)) {
     case JSON_NULL:
@@ -30,14 +29,14 @@ static void print_json(const struct json *j, struct json_out *out)
     case JSON_ARRAY:
         json_open(out, '[');
         for (size_t i = 0; i < json_len(j); i++)
-            print_json(json_at(j, i), out);
+            job_put_json(json_at(j, i), out);
         json_close(out, ']');
         break;
     case JSON_OBJECT:
         json_open(out, '{');
         for (size_t i = 0; i < json_len(j); i++) {
             json_put_key(out, json_key(j, i));
-            print_json(json_value(j, i), out);
+            job_put_json(json_value(j, i), out);
         }
         json_close(out, '}');
         break;
@@ -49,7 +48,7 @@ void job_print_json(const struct json *j, int indent)
     struct yk_buf buf = {0};
     struct json_out out;
     json_out_init(&out, &buf, indent);
-    print_json(j, &out);
+    job_put_json(j, &out);
     printf("%.*s\n", (int)buf.len, (const char *)buf.data);
     fflush(stdout);
     yk_buf_free(&buf);

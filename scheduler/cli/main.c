@@ -113,8 +113,8 @@ static const struct conf_key keys_batch[] = {KEY_DATA, KEY_SPLIT, KEY_SOURCE, KE
 static const struct conf_key keys_train[] = {KEY_DATA,
     KEY("split", CONF_STR, "train", "Part of the data set.", split, NULL, "S"), KEY_SOURCE, KEYS_TRAIN,
     KEY("val", CONF_STR, NULL,
-        "A share of the samples to hold out of the training; none: the test split does not judge it.", val, NULL,
-        "SHARE|none"),
+        "What judges the result: a share of the samples, held out of training, or none (default: the test split).", val,
+        NULL, "SHARE|none"),
     KEY("resume", CONF_BOOL, NULL, "Follow the training of this model that is open.", resume, NULL, NULL), KEYS_IMAGE,
     KEY_CODEC, KEY_PIN, KEY_MEAN, KEY_STD, KEY_PLAN, KEY_SIZE};
 static const struct conf_key keys_local_infer[] = {KEY_INPUTS, KEY_OUTPUTS, KEY_LABELS, KEYS_IMAGE, KEY_MEAN, KEY_STD,

@@ -3,6 +3,7 @@
 #include "scheduler/cli/job.h"
 #include "scheduler/cli/plot.h"
 #include "scheduler/cli/rest.h"
+#include "scheduler/cli/train_judge.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -19,12 +20,6 @@ struct training {
 };
 
 /* ---- the request ---- */
-
-static void put_text(struct json_out *out, const char *key, const char *text)
-{
-    json_put_key(out, key);
-    json_put_str(out, text);
-}
 
 static yk_err read_val(struct cli *c, double *share, struct yk_diag *why)
 {
@@ -106,59 +101,7 @@ static yk_err find_open(struct cli *c, char *id, struct yk_diag *why)
     return err;
 }
 
-/* ---- how good it is ---- */
-
-/* The accuracy of the trained model over the test split, by a job of its own; NaN if there is nothing to tell it by. */
-static double judge(struct cli *c, const char *id, const struct yk_buf *model)
-{
-    struct yk_buf body = {0};
-    struct json_out out;
-    struct json *answer = NULL, *row = NULL;
-    char hash[65], batch[24], *was = c->args.at[0], *name = yk_xasprintf("%.80s@%s", was, id);
-    char *split = c->o.split, *plan = c->o.plan;
-    double accuracy = NAN;
-    yk_err err = cli_rest_upload(c, name, model->data, model->len, hash, NULL);
-    if (!err) {
-        json_out_init(&out, &body, 0);
-        json_open(&out, '{');
-        put_text(&out, "name", name);
-        put_text(&out, "blob", hash);
-        json_close(&out, '}');
-        err = cli_rest_call(c, "POST", "/v1/models", &body, &answer, NULL);
-    }
-    json_free(answer);
-    yk_buf_free(&body);
-    body = (struct yk_buf){0};
-    if (err) {
-        free(name);
-        return NAN;
-    }
-    c->args.at[0] = name;
-    c->o.split = yk_xstrdup("t10k");
-    c->o.plan = NULL;
-    json_out_init(&out, &body, 0);
-    err = job_request(c, "batch", &out, NULL);
-    if (!err)
-        err = datasets_submit(c, &out, NULL);
-    json_put_key(&out, "accuracy");
-    json_put_bool(&out, true);
-    json_close(&out, '}');
-    if (!err && job_run(c, &body, batch, NULL, NULL, &row, NULL) == YK_OK)
-        accuracy = json_f64(json_find(row, "accuracy"), NAN);
-    json_free(row);
-    yk_buf_free(&body);
-    free(c->o.split);
-    c->o.split = split;
-    c->o.plan = plan;
-    c->args.at[0] = was;
-    char *path = yk_xasprintf("/v1/models/%s", name);
-    answer = NULL;
-    (void)cli_rest_call(c, "DELETE", path, NULL, &answer, NULL);
-    json_free(answer);
-    free(path);
-    free(name);
-    return accuracy;
-}
+/* ---- the end ---- */
 
 static void print_end(struct cli *c, const struct training *t, const struct json *row, const char *id, double accuracy)
 {
@@ -247,9 +190,14 @@ int cli_train(struct cli *c)
         err = cli_write_file(c->o.output, model.data, model.len, &why);
     if (!err && c->o.plot)
         err = plot(&t, &why);
-    bool judged = !err && c->o.data && !(c->o.val && strcmp(c->o.val, "none") == 0);
-    if (!err)
-        print_end(c, &t, row, id, judged ? judge(c, id, &model) : NAN);
+    if (!err) {
+        struct train_score score = {NAN, NAN};
+        if (!(c->o.val && strcmp(c->o.val, "none") == 0))
+            train_judge(c, id, &model, &score);
+        if (!isnan(score.held))
+            fprintf(stderr, "validation accuracy %.4f\n", score.held);
+        print_end(c, &t, row, id, isnan(score.test) ? score.held : score.test);
+    }
     json_free(row);
     free(t.losses);
     yk_buf_free(&body);

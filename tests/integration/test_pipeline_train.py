@@ -262,6 +262,44 @@ def test_command_equals_local():
         assert t.fleet.yoke("train", "model", "--resume", ok=False).code == 1
 
 
+def test_judged_as_local():
+    """What the test split and the held-out share say of the result is what `local train` says, for named and uploaded data,
+    also to who only follows the training; a set without splits has no test accuracy."""
+    with Trainings(["a", "b"]) as t:
+        plan, whole_plan = t.fleet.dir / "plan.json", t.fleet.dir / "whole.json"
+        plan.write_text(json.dumps(t.cut("ab", [3])))
+        whole_plan.write_text(json.dumps(t.plan))
+        both, few = t.root / "both", t.root / "small"
+        for name, rows in (("train", slice(0, 160)), ("test", slice(140, 200))):
+            (both / name).mkdir(parents=True)
+            for file in ("x.npy", "y.npy"):
+                numpy.save(both / name / file, numpy.load(few / file)[rows])
+        flags = ["--epochs=2", "--batch=16", "--microbatch=4", "--seed=5", "--json"]
+        seen = set()
+        for path, val in ((few, []), (few, ["--val=0.3"]), (both, []), (both, ["--val=0.3"]), (both, ["--val=none"])):
+            local = harness.local("train", t.fleet.dir / "model.onnx", f"--data={path}", *flags, *val, "--threads=1",
+                                  f"--plan={whole_plan}").last()
+            for data in ([f"--data={path.name}", "--source=a"], [f"--data={path}"]):
+                ours = t.fleet.yoke("train", "model", *data, *flags, *val, f"--plan={plan}")
+                for key in ("final_loss", "test_accuracy"):
+                    assert ours.last()[key] == local[key], (path, val, data, ours.last(), local)
+                assert ("validation accuracy" in ours.err) == ("--val=0.3" in val), ours.err
+            seen.add(local["test_accuracy"])
+        assert len(seen) == 4 and None in seen, seen
+        # Whoever follows it gives no flags: the training itself says what it held out.
+        job = t.submit(t.cut("ab", [3]), val=0.3, seed=5, epochs=20)
+        done = t.fleet.yoke("train", "model", "--resume", "--json").last()
+        local = harness.local("train", t.fleet.dir / "model.onnx", f"--data={few}", *flags, "--epochs=20", "--val=0.3",
+                              f"--plan={whole_plan}").last()
+        assert [done[k] for k in local if k != "images_per_s"] == [local[k] for k in local if k != "images_per_s"], (done, local)
+        assert t.fleet.request("GET", f"/v1/jobs/{job}/request")[1]["train"]["val"] == 0.3
+        assert t.fleet.request("GET", "/v1/jobs/999/request")[0] == 404
+        status, answer = t.fleet.request("POST", "/v1/jobs", {"kind": "batch", "model": "model", "source": "a",
+                                                              "data": {"name": "small", "split": "held:2:5"}})
+        failed = harness.wait_for("the job to end", lambda: t.row(answer["job"]) if t.row(answer["job"])["error"] else None, 60)
+        assert "held:SHARE:SEED" in failed["error"], failed
+
+
 def test_uploaded_values():
     """Values and several ids a sample to train towards travel with uploaded data too."""
     with Trainings(["a", "b"]) as t:
@@ -274,6 +312,7 @@ def test_uploaded_values():
         local = harness.local("train", t.fleet.dir / "model.onnx", f"--data={folder}", *flags, f"--output={t.fleet.dir}/l.onnx")
         losses = [[r["loss"] for r in map(json.loads, d.out.splitlines()) if "step" in r] for d in (ours, local)]
         assert len(losses[0]) == 13 and numpy.allclose(*losses, rtol=1e-3), losses
+        assert ours.last()["test_accuracy"] is None
 
 
 def test_bar():

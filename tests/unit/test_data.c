@@ -1,5 +1,6 @@
 /* Data sets: the real one where it is installed, small ones made here, and what must be refused. */
 #include "agent/data.h"
+#include "agent/sampler.h"
 #include "common/npy.h"
 
 #include <setjmp.h>
@@ -531,6 +532,41 @@ static void split_folders(void **state)
     data_close(d);
 }
 
+/* What a training holds out is a set of its own, the samples of sampler_held and no other. */
+static void splits_held_out(void **state)
+{
+    (void)state;
+    struct yk_diag why = {0};
+    struct sampler s = {.seed = 7, .samples = 3, .held = 2, .batch = 1};
+    struct data_set *all = must_open("idx", &(struct data_options){0});
+    struct data_set *d = must_open("idx", &(struct data_options){.split = "held:0.6:7:t10k"});
+    size_t row = (size_t)shape_bytes(data_sample(all));
+    uint8_t *x = yk_xalloc(2 * row), *want = yk_xalloc(row);
+    int64_t y[2], label;
+    assert_int_equal(data_count(d), 2);
+    assert_int_equal(data_read(d, 0, 2, x, y, &why), YK_OK);
+    for (int64_t i = 0; i < 2; i++) {
+        assert_int_equal(data_read(all, sampler_held(&s, i), 1, want, &label, &why), YK_OK);
+        assert_int_equal(y[i], label);
+        assert_memory_equal(x + (size_t)i * row, want, row);
+    }
+    assert_int_equal(data_read(d, 1, 2, x, y, &why), YK_INVAL);
+    assert_int_equal(data_check_labels(d, 10, NULL, &why), YK_OK);
+    data_close(d);
+    data_close(all);
+    free(x);
+    free(want);
+    d = must_open("idx", &(struct data_options){.split = "only:t10k"});
+    assert_int_equal(data_count(d), 3);
+    data_close(d);
+    must_refuse("npy", &(struct data_options){.split = "only:t10k"}, YK_NOTFOUND, "no split 't10k': it is one set");
+    const char *const bad[] = {"held:", "held:0:1", "held:1:1", "held:nan:1", "held:0.5", "held:0.5:", "held:0.5:-1",
+        "held:0.5:99999999999999999999", "held:0.5:1x", "held:0.5:1:", "held:0.5:1:other", "only:", "only:only:test",
+        ""};
+    for (size_t i = 0; i < YK_COUNT(bad); i++)
+        must_refuse("npy", &(struct data_options){.split = bad[i]}, YK_INVAL, "held:SHARE:SEED[:SPLIT]");
+}
+
 static void splits_below_a_root(void **state)
 {
     (void)state;
@@ -560,6 +596,7 @@ int main(void)
         cmocka_unit_test(values_to_train_towards),
         cmocka_unit_test(labels_out_of_range),
         cmocka_unit_test(split_folders),
+        cmocka_unit_test(splits_held_out),
         cmocka_unit_test(splits_below_a_root),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
