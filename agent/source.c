@@ -126,8 +126,14 @@ static void refuse(struct agent *a, const struct wire_run *w, yk_err err, const 
 static yk_err take_steps(struct source_run *r)
 {
     const struct sampler *s = &r->data.batches.sampler;
+    const struct train_config *c = &r->p->training->config;
     r->samples = r->data.samples;
-    r->steps = sampler_steps(s) * r->p->training->config.epochs;
+    if (!yk_mul_i64(sampler_steps(s), c->epochs, &r->steps))
+        return yk_fail(
+            &r->why, YK_LIMIT, "%lld epochs of %lld steps", (long long)c->epochs, (long long)sampler_steps(s));
+    if (c->warmup > 0 && c->warmup >= r->steps)
+        return yk_fail(
+            &r->why, YK_INVAL, "--warmup=%lld steps; the training has %lld", (long long)c->warmup, (long long)r->steps);
     r->per_step = (r->w->batch + r->w->microbatch - 1) / r->w->microbatch;
     r->microbatches = r->steps * r->per_step;
     if (r->w->step < 0 || r->w->step > r->steps)

@@ -83,8 +83,8 @@ static yk_err check_graph(const struct plan *p, const struct graph *g, struct yk
     char hash[65];
     yk_hex(g->hash, sizeof g->hash, hash);
     if (g->has_hash && strcmp(hash, p->graph_hash) != 0)
-        return yk_fail(
-            why, YK_INVAL, "the plan is of graph %.12s..., this is %.12s...: plan it again", p->graph_hash, hash);
+        return yk_fail(why, YK_INVAL, "the plan is of graph %.12s..., this is %.12s...: plan it again%s", p->graph_hash,
+            hash, g->n_staying > 0 ? ", with the flags of this training" : "");
     const char *use = g->n_staying > 0 ? "train" : "infer";
     if (p->graph_use && strcmp(p->graph_use, use) != 0)
         return yk_fail(why, YK_INVAL, "the plan is of a graph to '%.40s', this one is to %s", p->graph_use, use);

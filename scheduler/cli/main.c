@@ -105,7 +105,7 @@ static const struct conf_key keys_plan[] = {
     KEY("explain", CONF_BOOL, NULL,
         "Say why this plan: alternatives, what binds it, what another device, link or memory would bring.", explain,
         NULL, NULL),
-    KEY("timeline", CONF_STR, NULL, "Draw when what is to run, as SVG.", timeline, NULL, "OUT.svg")};
+    KEY("timeline", CONF_STR, NULL, "Draw when what is to run, as SVG.", timeline, NULL, "OUT.svg"), TRAIN_FLAGS_KEYS};
 static const struct conf_key keys_infer[] = {KEY_INPUTS, KEY_OUTPUTS, KEY_LABELS, KEYS_IMAGE, KEY_MEAN, KEY_STD,
     KEY_OBJECTIVE, KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN};
 static const struct conf_key keys_batch[] = {KEY_DATA, KEY_SPLIT, KEY_SOURCE, KEY_BATCH("64"), KEY_MICROBATCH,

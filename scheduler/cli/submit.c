@@ -120,6 +120,10 @@ int cli_plan(struct cli *c)
     struct yk_buf drawn = {0};
     json_out_init(&out, &body, 0);
     yk_err err = job_request(c, cli_kinds[c->o.job], &out, &why);
+    if (!err && strcmp(cli_kinds[c->o.job], "train") == 0) {
+        json_put_key(&out, "train");
+        err = train_flags_put(&c->o.train, 0, &out, &why);
+    }
     if (c->o.explain || c->o.timeline) {
         json_put_key(&out, c->o.explain ? "explain" : "timeline");
         json_put_bool(&out, true);

@@ -235,6 +235,7 @@ def test_bad_requests():
         assert status == 400 and "belong together" in answer["text"], answer
         refused(plan, "has no output", loss_output="nothing")
         refused(plan, "pad-crop", augment="pad-crop:99")
+        refused(plan, "--warmup=13 steps; the training has 13", warmup=13)
         for train, says in (({"epochs": 0}, "epochs"), ({"optimiser": "sgd"}, "optimiser"), ({"lr": "fast"}, "lr")):
             request = t.request(data={"name": "small"})
             request["train"] = train
@@ -301,17 +302,22 @@ def test_judged_as_local():
 
 
 def test_uploaded_values():
-    """Values and several ids a sample to train towards travel with uploaded data too."""
+    """Values to train towards travel with uploaded data too; a plan of a graph that flags changed is made with them."""
     with Trainings(["a", "b"]) as t:
         folder = t.fleet.dir / "values"
         folder.mkdir()
         numpy.save(folder / "x.npy", numpy.load(t.root / "small/x.npy"))
         numpy.save(folder / "y.npy", numpy.eye(10)[numpy.load(t.root / "small/y.npy")])
-        flags = ["--loss=mse", "--batch=16", "--microbatch=4", "--json"]
-        ours = t.fleet.yoke("train", "model", f"--data={folder}", *flags, f"--output={t.fleet.dir}/f.onnx")
-        local = harness.local("train", t.fleet.dir / "model.onnx", f"--data={folder}", *flags, f"--output={t.fleet.dir}/l.onnx")
+        flags = ["--loss=mse", "--bn=frozen", "--batch=16", "--microbatch=4"]
+        plan = t.fleet.dir / "plan.json"
+        plan.write_text(t.fleet.yoke("plan", "model", "--job=train", *flags, "--json").out)
+        flags += [f"--plan={plan}", "--json"]
+        ours = t.fleet.yoke("train", "model", f"--data={folder}", *flags)
+        local = harness.local("train", t.fleet.dir / "model.onnx", f"--data={folder}", *flags)
         losses = [[r["loss"] for r in map(json.loads, d.out.splitlines()) if "step" in r] for d in (ours, local)]
-        assert len(losses[0]) == 13 and numpy.allclose(*losses, rtol=1e-3), losses
+        assert len(losses[0]) == 13 and losses[0] == losses[1], losses
+        other = t.fleet.yoke("train", "model", f"--data={folder}", "--loss=mse", f"--plan={plan}", "--batch=16", ok=False)
+        assert "plan it again, with the flags of this training" in other.err, other.err
         assert ours.last()["test_accuracy"] is None
 
 
