@@ -231,6 +231,8 @@ def test_bad_requests():
         refused(plan, "lower the learning rate", lr=1e6)
         refused({**plan, "pipelines": [{**plan["pipelines"][0], "stages": [{"agent": "a", "nodes": [[0, n - 2]]}]}]}, "node")
         refused(t.cut("ab", [4]), "belong together")
+        status, answer = t.fleet.request("POST", "/v1/plan", t.request(sizes={"N": 3}))
+        assert status == 400 and "that is the batch" in answer["text"], answer
         status, answer = t.fleet.request("POST", "/v1/plan", t.request(plan=t.cut("ab", [4])))
         assert status == 400 and "belong together" in answer["text"], answer
         refused(plan, "has no output", loss_output="nothing")
