@@ -270,6 +270,34 @@ static bool straight(const struct cost_model *m, const struct candidate *c)
     return each_once;
 }
 
+#define PATHS_MOST 256 /* microbatches; of more the time is extrapolated */
+
+/* How long a microbatch takes where nothing else is in its way; 0: not known. */
+static double alone_ms(const struct cost_line *l)
+{
+    int32_t n;
+    struct schedule_step *steps = make_steps(l, &n);
+    double *end = yk_xalloc(((size_t)n + 1) * sizeof *end), last = 0;
+    bool more = true;
+    for (int32_t round = 0; round <= n && more; round++) {
+        more = false;
+        for (int32_t i = 0; i < n; i++) {
+            double from = 0, at;
+            for (int32_t k = 0; k < steps[i].n_before; k++)
+                from = YK_MAX(from, end[steps[i].before[k]]);
+            at = from + steps[i].busy_ms + steps[i].latency_ms;
+            more = more || at > end[i];
+            end[i] = at;
+            last = YK_MAX(last, at);
+        }
+    }
+    for (int32_t i = 0; i < n; i++)
+        free((void *)steps[i].before);
+    free(steps);
+    free(end);
+    return more ? 0 : last;
+}
+
 yk_err candidate_score(
     const struct cost_model *m, struct candidate *c, int32_t max_depth, int32_t fixed, struct yk_diag *why)
 {
@@ -277,11 +305,21 @@ yk_err candidate_score(
     int32_t from = fixed > 0 ? fixed : 1,
             to = fixed > 0 ? fixed : (int32_t)YK_MIN((int64_t)max_depth, YK_MAX(c->count, (int64_t)1));
     int32_t looked = 0;
+    double known = INFINITY, alone = 0;
     c->depth = 0;
     yk_err err = YK_OK;
+    /* Depths at which microbatches that wait for each other take longer than at the largest are left out. */
+    if (to - from > 1 && c->n_lines == 1 && c->count <= PATHS_MOST) {
+        while (to > from && candidate_memory(m, c, to, NULL))
+            to--;
+        if (candidate_memory(m, c, to, NULL) == YK_OK && score_at(m, c, to, &known, busy) == YK_OK)
+            alone = alone_ms(&c->lines[0]) * (1 - 1e-9);
+    }
     for (int32_t depth = from; depth <= to; depth++) {
         double step;
         looked = depth;
+        if (depth < to && (double)((c->count - 2 + depth) / depth) * alone > known) /* so many whole ones in a row */
+            continue;
         if ((err = candidate_memory(m, c, depth, why)) || (err = score_at(m, c, depth, &step, busy)))
             break;
         if (c->depth == 0 || step < c->step_ms * (1 - 1e-9)) {

@@ -15,6 +15,7 @@ struct candidate {
     double cost_ms, step_ms;
     double cloud_ms; /* of the step: compute on agents of class cloud */
     bool late;       /* objective cloud-cost: not within the deadline */
+    bool left_out;   /* it was looked at and not scored: others are better, or it does not fit */
     char bottleneck[160];
     int64_t *memory;       /* by stage of the first pipeline, then the next ...; at depth */
     int64_t *fixed, *each; /* the same without microbatches, and for each of the depth; NULL: not asked for yet */

@@ -32,6 +32,7 @@ struct run {
     int32_t n_heap, cap_heap;
     int64_t made;
     struct queue *queues;      /* by resource */
+    uint64_t *due;             /* bits: resources that may have something to serve */
     int32_t *missing;          /* [slot * n_steps + step] */
     int32_t *left;             /* [slot]: steps not yet done */
     int32_t *after, *after_at; /* steps behind a step */
@@ -111,6 +112,11 @@ static void start(struct run *r, int64_t microbatch, int32_t step)
     push(r, (struct event){.at = end + st->latency_ms, .kind = EVENT_READY, .step = step, .microbatch = microbatch});
 }
 
+static void set_due(struct run *r, int32_t resource)
+{
+    r->due[resource / 64] |= (uint64_t)1 << resource % 64;
+}
+
 static void serve(struct run *r, int32_t resource)
 {
     struct queue *q = &r->queues[resource];
@@ -138,6 +144,14 @@ static void ready(struct run *r, int64_t microbatch, int32_t step)
         q->at = yk_xrealloc(q->at, (size_t)q->cap * sizeof *q->at);
     }
     q->at[q->n++] = (struct waiting){microbatch, step};
+    set_due(r, resource);
+}
+
+static void serve_due(struct run *r)
+{
+    for (int32_t w = 0; w <= r->s->n_resources / 64; w++)
+        for (; r->due[w]; r->due[w] &= r->due[w] - 1)
+            serve(r, 64 * w + __builtin_ctzll(r->due[w]));
 }
 
 static void enter_more(struct run *r, int64_t count)
@@ -253,6 +267,7 @@ yk_err schedule_run(const struct schedule *s, struct schedule_result *out,
     r.s = &cut;
     size_t slots = (size_t)cut.depth;
     r.queues = yk_xalloc(((size_t)s->n_resources + 1) * sizeof *r.queues);
+    r.due = yk_xalloc(((size_t)s->n_resources / 64 + 1) * sizeof *r.due);
     r.missing = yk_xalloc(slots * (size_t)s->n_steps * sizeof *r.missing);
     r.left = yk_xalloc(slots * sizeof *r.left);
     r.done_at = yk_xalloc(((size_t)count + 1) * sizeof *r.done_at);
@@ -268,17 +283,18 @@ yk_err schedule_run(const struct schedule *s, struct schedule_result *out,
     if (sound)
         enter_more(&r, count);
     for (bool more = sound; more;) {
-        for (int32_t i = 0; i < n_used; i++)
-            serve(&r, used[i]);
+        serve_due(&r);
         more = r.n_heap > 0;
         /* All that happens at one instant, before resources choose what to serve. */
         for (double at = more ? r.heap[0].at : 0; r.n_heap > 0 && r.heap[0].at == at;) {
             struct event e = pop(&r);
             r.now = e.at;
-            if (e.kind == EVENT_FREE)
-                r.queues[e.resource].busy = false;
-            else
+            if (e.kind == EVENT_READY) {
                 step_done(&r, e.microbatch, e.step, count);
+            } else {
+                r.queues[e.resource].busy = false;
+                set_due(&r, e.resource);
+            }
         }
     }
     sound = sound && r.done == count; /* a cycle never finishes */
@@ -294,6 +310,7 @@ yk_err schedule_run(const struct schedule *s, struct schedule_result *out,
         free(r.queues[used[i]].at);
     free(used);
     free(r.queues);
+    free(r.due);
     free(r.missing);
     free(r.left);
     free(r.done_at);

@@ -68,52 +68,6 @@ int32_t solve_sizes(const struct solve_request *req, int64_t *sizes)
     return n;
 }
 
-static yk_err search_size(struct pool *pool, struct size_pool *p, const struct solve_request *req,
-    const struct solve_hints *hints, struct yk_buf *reasons, struct yk_diag *why)
-{
-    const struct view *v = p->model.view;
-    int64_t sizes[SOLVE_SIZES];
-    int32_t n_searches = solve_sizes(req, sizes) * (req->source >= 0 ? 1 : v->n_agents);
-    for (int32_t source = 0; source < v->n_agents; source++) {
-        struct solve_chain chains[SOLVE_POOL_CHAINS];
-        int32_t n = 0;
-        if ((req->source >= 0 && source != req->source) || (req->source < 0 && !v->agents[source].usable))
-            continue;
-        solve_pool_singles(p, source, reasons);
-        for (int32_t i = 0; i < p->n; i++)
-            pool->least_ms = YK_MIN(pool->least_ms, p->at[i].cost_ms);
-        yk_err err = YK_OK;
-        if (req->training) {
-            if ((err = solve_pool_splits(pool, p, source, n_searches, why)))
-                return err;
-            continue;
-        }
-        for (int32_t i = 0; hints && i < hints->n; i++)
-            if (hints->chains[i].source == source && hints->microbatch[i] == p->model.microbatch &&
-                hints->chains[i].n_stages > 1 && /* its agents may have no link where others of their kind have */
-                !solve_pool_chain(p, &hints->chains[i], NULL))
-                pool->least_ms = YK_MIN(pool->least_ms, p->at[p->n - 1].cost_ms);
-        if (hints && (!hints->search || v->n_agents > SOLVE_DP_AGENTS))
-            continue;
-        double bound;
-        err = solve_dp_chains(&p->model, source, pool->least_ms, &bound, chains, SOLVE_POOL_CHAINS, &n, why);
-        if (!err)
-            pool->bound_ms = YK_MIN(pool->bound_ms, bound);
-        for (int32_t i = 0; i < n && !err; i++) {
-            if (chains[i].n_stages > 1)
-                err = solve_pool_chain(p, &chains[i], why);
-            pool->least_ms = YK_MIN(pool->least_ms, chains[i].cost_ms);
-        }
-        if (!err && req->objective == SOLVE_LATENCY && p->model.count == 1 && solve_sets_pays(req->graph))
-            err = solve_pool_sets(pool, p, source, why);
-        if (!err && pool->limit_ms < INFINITY)
-            err = solve_pool_thrift(pool, p, source, why);
-        if (err)
-            return err;
-    }
-    return YK_OK;
-}
-
 /* With as many microbatches inside as one takes bottlenecks to come through, none waits for another to leave. */
 static int32_t most_depth(const struct candidate *c)
 {
@@ -122,6 +76,111 @@ static int32_t most_depth(const struct candidate *c)
         if (c->lines[i].bottleneck_ms > 0)
             most = YK_MAX(most, ceil(c->lines[i].first_ms / c->lines[i].bottleneck_ms) + 1);
     return (int32_t)YK_MIN(most, (double)DEEPEST);
+}
+
+/* Once for each candidate. */
+static void score(struct pool *pool, const struct size_pool *p, struct candidate *c)
+{
+    c->left_out = candidate_score(&p->model, c, most_depth(c), 0, NULL) != YK_OK; /* it does not fit */
+    if (!c->left_out)
+        pool->least_step = YK_MIN(pool->least_step, c->step_ms);
+}
+
+/* Those from `first` on. A search that is stopped has a beginning of what it finds with more time: for its plan never
+ * to be better, nothing of that is left out but what is worse for sure: up to `last`. */
+static void score_new(struct pool *pool, struct size_pool *p, int32_t first, int32_t last)
+{
+    const struct solve_request *req = p->model.req;
+    double count = (double)YK_MAX(p->model.count, (int64_t)1);
+    for (int32_t i = first; i < p->n; i++) {
+        struct candidate *c = &p->at[i];
+        double least = c->cost_ms * (1 - 1 / count); /* of the last microbatch's time at most one is counted too much */
+        if (i < last)
+            least = c->n_lines == 1 ? (count - 1) * c->lines[0].bottleneck_ms * (1 - 1e-9) : 0;
+        c->left_out = !req->closed_form && !solve_pool_single(c) && least > pool->least_step;
+        if (!c->left_out)
+            score(pool, p, c);
+    }
+}
+
+static bool may_be_source(const struct solve_request *req, const struct view *v, int32_t source)
+{
+    return req->source >= 0 ? source == req->source : v->agents[source].usable;
+}
+
+static void add_singles(struct pool *pool, struct size_pool *p, struct yk_buf *reasons)
+{
+    const struct view *v = p->model.view;
+    for (int32_t source = 0; source < v->n_agents; source++)
+        if (may_be_source(p->model.req, v, source))
+            solve_pool_singles(p, source, reasons);
+    for (int32_t i = 0; i < p->n; i++)
+        pool->least_ms = YK_MIN(pool->least_ms, p->at[i].cost_ms);
+    score_new(pool, p, 0, p->n);
+}
+
+/* What is known to be good. Its agents may have no link where others of their kind have. */
+static void add_hints(struct pool *pool, struct size_pool *p, const struct solve_hints *hints)
+{
+    int32_t first = p->n;
+    for (int32_t i = 0; i < hints->n; i++)
+        if (may_be_source(p->model.req, p->model.view, hints->chains[i].source) &&
+            hints->microbatch[i] == p->model.microbatch && hints->chains[i].n_stages > 1 &&
+            !solve_pool_chain(p, &hints->chains[i], NULL))
+            pool->least_ms = YK_MIN(pool->least_ms, p->at[p->n - 1].cost_ms);
+    score_new(pool, p, first, p->n);
+}
+
+static yk_err search_chains(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why)
+{
+    struct solve_chain chains[SOLVE_POOL_CHAINS];
+    int32_t n = 0, before = pool->trail.n, first = p->n;
+    double bound;
+    pool->trail.least_ms = pool->least_ms;
+    yk_err err =
+        solve_dp_chains(&p->model, source, pool->least_ms, &bound, chains, SOLVE_POOL_CHAINS, &n, &pool->trail, why);
+    if (err)
+        return err;
+    pool->bound_ms = YK_MIN(pool->bound_ms, bound);
+    pool->stopped = pool->stopped || cost_out_of_time(&p->model);
+    for (int32_t i = before; i < pool->trail.n && !err; i++)
+        if (pool->trail.at[i].n_stages > 1)
+            err = solve_pool_chain(p, &pool->trail.at[i], why);
+    if (!err && p->model.req->objective == SOLVE_LATENCY && p->model.count == 1 && solve_sets_pays(p->model.graph)) {
+        for (int32_t i = 0; i < n; i++)
+            pool->least_ms = YK_MIN(pool->least_ms, chains[i].cost_ms);
+        err = solve_pool_sets(pool, p, source, why);
+    }
+    int32_t last = p->n;
+    for (int32_t i = 0; i < n && !err; i++) {
+        bool known = false;
+        for (int32_t k = before; k < pool->trail.n; k++)
+            known = known || solve_chain_same(&chains[i], &pool->trail.at[k]);
+        if (chains[i].n_stages > 1 && !known && (!pool->stopped || p->model.req->closed_form))
+            err = solve_pool_chain(p, &chains[i], why);
+        pool->least_ms = YK_MIN(pool->least_ms, chains[i].cost_ms);
+    }
+    if (!err && pool->limit_ms < INFINITY)
+        err = solve_pool_thrift(pool, p, source, why);
+    else if (!err)
+        score_new(pool, p, first, last);
+    return err;
+}
+
+static yk_err search_size(struct pool *pool, struct size_pool *p, const struct solve_hints *hints, struct yk_diag *why)
+{
+    const struct solve_request *req = p->model.req;
+    const struct view *v = p->model.view;
+    int64_t sizes[SOLVE_SIZES];
+    int32_t n_searches = solve_sizes(req, sizes) * (req->source >= 0 ? 1 : v->n_agents);
+    bool search = !hints || (hints->search && v->n_agents <= SOLVE_DP_AGENTS);
+    yk_err err = YK_OK;
+    for (int32_t source = 0; source < v->n_agents && !err; source++)
+        if (may_be_source(req, v, source))
+            err = req->training ? solve_pool_splits(pool, p, source, n_searches, why)
+                  : search      ? search_chains(pool, p, source, why)
+                                : YK_OK;
+    return err;
 }
 
 static int by_cost(const void *a, const void *b)
@@ -225,20 +284,43 @@ static yk_err check_deadline(
         plan, ms, bottleneck, mend);
 }
 
-/* Of the sizes that there was no time for, from first on: only their work is known. */
-static yk_err bound_rest(struct pool *pool, const struct solve_request *req, const struct view *v, const int32_t *form,
-    const int64_t *sizes, int32_t first, int32_t n_sizes, struct yk_diag *why)
+/* Several pipelines, of every size: of single devices before anything is searched for, so that it is there whenever the
+ * search is stopped; then, if the best are not known by that, of everything. */
+static yk_err search_replicas(struct pool *pool, bool thrift, bool *all, struct yk_diag *why)
 {
-    for (int32_t i = first; i < n_sizes; i++) {
-        struct cost_model m;
-        yk_err err = cost_init(&m, req, v, form, sizes[i], why);
-        if (err)
-            return err;
-        double bound = req->replicas ? solve_replicas_bound(&m) : INFINITY;
-        pool->bound_ms = YK_MIN(pool->bound_ms, YK_MIN(bound, solve_train_bound(&m)));
-        cost_fini(&m);
+    yk_err err = YK_OK;
+    for (int32_t i = 0; i < pool->n && !err; i++) {
+        struct size_pool *p = &pool->sizes[i];
+        const struct view *v = p->model.view;
+        int32_t first = p->n;
+        for (int32_t source = 0; source < v->n_agents && !err; source++) {
+            bool best = false;
+            if (!may_be_source(p->model.req, v, source))
+                continue;
+            err = solve_pool_replicas(pool, p, source, false, &best, why);
+            if (!err && thrift)
+                err = solve_pool_replicas(pool, p, source, true, &best, why);
+            *all = *all && best && !thrift;
+        }
+        if (!err && !thrift)
+            score_new(pool, p, first, p->n);
     }
-    return YK_OK;
+    return err;
+}
+
+/* Of the sizes that there was no time for, from first on: only their work is known. */
+static void bound_rest(struct pool *pool, int32_t first)
+{
+    for (int32_t i = first; i < pool->n; i++)
+        pool->bound_ms = YK_MIN(pool->bound_ms, solve_train_bound(&pool->sizes[i].model));
+}
+
+static int32_t count_all(const struct pool *pool)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < pool->n; i++)
+        n += pool->sizes[i].n;
+    return n;
 }
 
 yk_err solve_search(const struct solve_request *req, const struct view *v, const struct solve_hints *hints,
@@ -251,10 +333,9 @@ yk_err solve_search(const struct solve_request *req, const struct view *v, const
     int32_t *form = yk_xalloc(((size_t)req->graph->n_nodes + 1) * sizeof *form);
     struct candidate **all = NULL, *single = NULL;
     yk_err err = YK_OK;
-    bool stopped = false;
-    double least_step = INFINITY;
     bool thrift = req->objective == SOLVE_CLOUD_COST && req->deadline_ms > 0;
-    pool->least_ms = pool->bound_ms = pool->cloud_ms = INFINITY;
+    bool several = req->replicas && !req->training && !req->pin_first && !req->pin_last, all_several = true;
+    pool->least_ms = pool->bound_ms = pool->cloud_ms = pool->least_step = INFINITY;
     pool->limit_ms = thrift ? req->deadline_ms / batches_of(req) : INFINITY;
     pool->stop_ms = req->budget_ms > 0 ? cost_now_ms() + req->budget_ms : 0;
     cost_choose_forms(req, v, form);
@@ -266,29 +347,26 @@ yk_err solve_search(const struct solve_request *req, const struct view *v, const
         p->model.stop_ms = pool->stop_ms;
         /* Nothing needs less memory than the smallest size: its reasons are the ones to tell. */
         size_t told = reasons.len;
-        err = search_size(pool, p, req, hints, &reasons, why);
+        add_singles(pool, p, &reasons);
         reasons.len = i ? told : reasons.len;
-        n += p->n;
-        if (!err && n > 0 && cost_out_of_time(&p->model)) {
-            stopped = true;
-            err = bound_rest(pool, req, v, form, sizes, i + 1, n_sizes, why);
+    }
+    if (several && !err && !thrift)
+        err = search_replicas(pool, false, &all_several, why);
+    for (int32_t i = 0; i < n_sizes && hints && !err; i++)
+        add_hints(pool, &pool->sizes[i], hints);
+    for (int32_t i = 0; i < n_sizes && !err; i++) {
+        err = search_size(pool, &pool->sizes[i], hints, why);
+        pool->stopped = pool->stopped || (!err && cost_out_of_time(&pool->sizes[i].model));
+        if (!err && count_all(pool) > 0 && pool->stopped) {
+            bound_rest(pool, i + 1);
             break;
         }
     }
-    for (int32_t i = 0; i < pool->n && !err && req->replicas && !req->training && !req->pin_first && !req->pin_last;
-         i++) {
-        struct size_pool *p = &pool->sizes[i];
-        for (int32_t source = 0; source < v->n_agents && !err && p->ready; source++)
-            if (req->source < 0 ? v->agents[source].usable : source == req->source) {
-                int32_t before = p->n;
-                err = solve_pool_replicas(pool, p, source, false, why);
-                if (!err && thrift)
-                    err = solve_pool_replicas(pool, p, source, true, why);
-                n += p->n - before;
-            }
-    }
+    if (several && !err && (thrift || !(all_several || pool->stopped)))
+        err = search_replicas(pool, thrift, &all_several, why);
     if (err)
         goto out;
+    n = count_all(pool);
     if (n == 0) {
         yk_buf_add(&reasons, "", 1);
         err = yk_fail(why, YK_INFEASIBLE, "no plan for %s: %s", req->model ? req->model : "the model",
@@ -305,29 +383,21 @@ yk_err solve_search(const struct solve_request *req, const struct view *v, const
         all[i]->late = thrift && all[i]->cost_ms > pool->limit_ms;
     }
     qsort(all, (size_t)n, sizeof *all, thrift ? by_cloud_and_cost : by_cost);
-    /* The best few of the closed form, and every single device, by the event model. */
-    for (int32_t i = 0; i < n; i++) {
+    /* Of what was not scored when it was found the best few of the closed form. */
+    for (int32_t i = 0, more = 0; i < n; i++) {
         struct candidate *c = all[i];
-        if (n_scored >= SCORED && !solve_pool_single(c))
-            continue;
-        /* Of the last microbatch's time at most one is counted too much. */
-        if (n_scored > SHOWN && !solve_pool_single(c) && !req->training && !thrift &&
-            c->cost_ms * (1 - 1 / (double)YK_MAX(c->count, (int64_t)1)) > least_step)
-            continue;
-        if (single && n_scored >= SCORED && cost_out_of_time(&pool->sizes[0].model)) {
-            stopped = true;
-            break;
-        }
-        for (int32_t k = 0; k < pool->n; k++)
-            if (c >= pool->sizes[k].at && c < pool->sizes[k].at + pool->sizes[k].n &&
-                candidate_score(&pool->sizes[k].model, c, most_depth(c), 0, NULL) == YK_OK) {
-                struct candidate *keep = all[n_scored];
-                all[n_scored++] = c;
-                all[i] = keep;
-                least_step = YK_MIN(least_step, c->step_ms);
-                if (solve_pool_single(c) && (!single || by_step(&c, &single) < 0))
-                    single = c;
+        for (int32_t k = 0; k < pool->n && c->depth == 0 && !c->left_out && more < SCORED; k++)
+            if (c >= pool->sizes[k].at && c < pool->sizes[k].at + pool->sizes[k].n) {
+                score(pool, &pool->sizes[k], c);
+                more++;
+                break;
             }
+        if (c->depth == 0 || c->left_out)
+            continue;
+        all[i] = all[n_scored];
+        all[n_scored++] = c;
+        if (solve_pool_single(c) && (!single || by_step(&c, &single) < 0))
+            single = c;
     }
     if (n_scored == 0) {
         err = yk_fail(
@@ -355,7 +425,7 @@ yk_err solve_search(const struct solve_request *req, const struct view *v, const
     (*out)->gap = chosen->cost_ms > 0 ? (chosen->cost_ms - (*out)->bound_ms) / chosen->cost_ms : 0;
     if (thrift)
         explain_cloud(req, pool, *out);
-    explain_limits(req, stopped, *out);
+    explain_limits(req, pool->stopped, *out);
 out:
     free(all);
     free(form);

@@ -15,9 +15,12 @@
 
 void solve_search_forget_rows(struct search *s)
 {
-    if (!s->row_of)
+    if (!s->row_of) {
         s->row_of = yk_xalloc(ROW_SLOTS * sizeof *s->row_of);
-    memset(s->row_of, 0xff, ROW_SLOTS * sizeof *s->row_of);
+        memset(s->row_of, 0xff, ROW_SLOTS * sizeof *s->row_of);
+    }
+    for (int32_t i = 0; i < s->n_rows; i++)
+        s->row_of[s->rows[i].slot] = -1;
     s->n_rows = 0;
 }
 
@@ -58,6 +61,7 @@ struct bound_row solve_search_row(struct search *s, uint32_t used)
         s->cap_rows = cap;
     }
     begin_row(s, &s->rows[s->n_rows], used);
+    s->rows[s->n_rows].slot = (int32_t)slot;
     s->row_of[slot] = s->n_rows++;
     return s->rows[s->row_of[slot]];
 }

@@ -229,6 +229,22 @@ static bool keep(struct search *s, int32_t label)
 
 /* ---- the search ---- */
 
+void solve_trail_add(struct solve_trail *t, const struct solve_chain *c)
+{
+    if (c->cost_ms >= t->least_ms * (1 - SOLVE_TRAIL_STEP))
+        return;
+    t->at = yk_xrealloc(t->at, ((size_t)t->n + 1) * sizeof *t->at);
+    t->at[t->n++] = *c;
+    t->least_ms = c->cost_ms;
+}
+
+bool solve_chain_same(const struct solve_chain *a, const struct solve_chain *b)
+{
+    size_t n = (size_t)a->n_stages;
+    return a->n_stages == b->n_stages && a->source == b->source &&
+           memcmp(a->agent, b->agent, n * sizeof a->agent[0]) == 0 && memcmp(a->end, b->end, n * sizeof a->end[0]) == 0;
+}
+
 static bool better(const struct search *s, const struct solve_chain *a, const struct solve_chain *b)
 {
     if (s->thrift && a->cloud_ms != b->cloud_ms)
@@ -246,12 +262,11 @@ static void record(struct search *s, int32_t from, int32_t agent, double cost, d
         c.agent[i] = s->labels[k].agent;
         c.end[i] = s->labels[k].pos;
     }
-    for (int32_t i = 0; i < s->n_best; i++) { /* found by an earlier pass */
-        const struct solve_chain *b = &s->best[i];
-        if (b->n_stages == c.n_stages && memcmp(b->agent, c.agent, (size_t)c.n_stages * sizeof c.agent[0]) == 0 &&
-            memcmp(b->end, c.end, (size_t)c.n_stages * sizeof c.end[0]) == 0)
+    for (int32_t i = 0; i < s->n_best; i++) /* found by an earlier pass */
+        if (solve_chain_same(&s->best[i], &c))
             return;
-    }
+    if (s->trail)
+        solve_trail_add(s->trail, &c);
     int32_t at = s->n_best < s->most ? s->n_best++ : s->most - 1;
     for (; at > 0 && better(s, &c, &s->best[at - 1]); at--)
         s->best[at] = s->best[at - 1];

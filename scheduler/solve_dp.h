@@ -25,15 +25,27 @@ struct solve_chain {
     double cloud_ms; /* of solve_dp_thrift: what one microbatch takes on devices of class cloud */
 };
 
+/* Chains that were the best known when they were found, each so much better than the one before: what a search that is
+ * stopped has found is a beginning of what it finds with more time. */
+#define SOLVE_TRAIL_STEP 0.01
+struct solve_trail {
+    struct solve_chain *at;
+    int32_t n;
+    double least_ms; /* what is known */
+};
+/* If it is so much better. */
+void solve_trail_add(struct solve_trail *t, const struct solve_chain *c);
+bool solve_chain_same(const struct solve_chain *a, const struct solve_chain *b);
+
 /* Puts up to `most` good chains for this model and source into best (sorted, *n of them; none if nothing fits). The
  * first is the optimum; the others are the best of those that no rule dropped.
  * limit_ms: what is known to be possible otherwise: chains that cost more are found by chance only (INFINITY: nothing).
  * bound_ms (may be NULL): no chain costs less than it or limit_ms. It is the optimum's cost, unless there are more than
  * 5 agents and 64 nodes (then of chains that end on the source again those that save less than 1 % may be left out), or
  * the search came to its limit of effort, which depends on the input only, or to the time of the model (stop_ms); then
- * the best found so far is given. */
+ * the best found so far is given. trail may be NULL. */
 yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_ms, double *bound_ms,
-    struct solve_chain *best, int32_t most, int32_t *n, struct yk_diag *why);
+    struct solve_chain *best, int32_t most, int32_t *n, struct solve_trail *trail, struct yk_diag *why);
 
 /* Of the chains that cost at most deadline_ms the one that takes least of devices of class cloud; of equals the one
  * that costs least. Others that were found by the way are behind it, sorted so. *cloud_ms: no such chain takes less for

@@ -39,9 +39,7 @@ static bool fits(struct search *s, const struct solve_chain *c)
 static void keep(struct solve_chain *best, int32_t most, int32_t *n, const struct solve_chain *c)
 {
     for (int32_t i = 0; i < *n; i++)
-        if (best[i].n_stages == c->n_stages &&
-            memcmp(best[i].agent, c->agent, (size_t)c->n_stages * sizeof c->agent[0]) == 0 &&
-            memcmp(best[i].end, c->end, (size_t)c->n_stages * sizeof c->end[0]) == 0)
+        if (solve_chain_same(&best[i], c))
             return;
     if (*n == most && best[most - 1].cost_ms <= c->cost_ms)
         return;
@@ -83,7 +81,7 @@ static double find_chain(struct search *s, double root_ms, double high, struct s
 }
 
 static void run(struct search *s, double root_ms, double tolerance, double *least_ms, double *bound_ms,
-    struct solve_chain *best, int32_t most, int32_t *n)
+    struct solve_chain *best, int32_t most, int32_t *n, struct solve_trail *trail)
 {
     double rate = (double)(s->m->count - 1), bound = INFINITY, high = INFINITY, pace = 0;
     for (int32_t k = 0; k < s->n_by_pace; k++)
@@ -102,8 +100,10 @@ static void run(struct search *s, double root_ms, double tolerance, double *leas
             continue;
         }
         double cost = find_chain(s, root_ms, high, &c, &sum);
-        if (cost < INFINITY)
+        if (cost < INFINITY) {
             keep(best, most, n, &c);
+            solve_trail_add(trail, &c);
+        }
         *least_ms = YK_MIN(*least_ms, cost);
         if (rate <= 0 || isinf(step)) {
             bound = YK_MIN(bound, sum + rate * low);
@@ -128,7 +128,8 @@ static void run(struct search *s, double root_ms, double tolerance, double *leas
 }
 
 yk_err solve_kinds_chains(const struct cost_model *m, int32_t source, const int32_t *count, double tolerance,
-    double *least_ms, double *bound_ms, struct solve_chain *best, int32_t most, int32_t *n, struct yk_diag *why)
+    double *least_ms, double *bound_ms, struct solve_chain *best, int32_t most, int32_t *n, struct solve_trail *trail,
+    struct yk_diag *why)
 {
     struct search s = {.m = m, .source = source, .n = m->graph->n_nodes, .n_agents = m->view->n_agents, .most = 0};
     *n = 0;
@@ -154,7 +155,7 @@ yk_err solve_kinds_chains(const struct cost_model *m, int32_t source, const int3
         }
         s.n_stops--;
         solve_search_stops(&s);
-        run(&s, root_ms, tolerance, least_ms, bound_ms, best, most, n);
+        run(&s, root_ms, tolerance, least_ms, bound_ms, best, most, n, trail);
     }
     solve_search_fini(&s);
     return err;

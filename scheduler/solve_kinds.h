@@ -9,6 +9,7 @@
  * agents costs less than. Nothing is looked at that costs at most `tolerance` of it less than *least_ms, what is known
  * to be possible; that is lowered too. Errors: as cut_all. */
 yk_err solve_kinds_chains(const struct cost_model *m, int32_t source, const int32_t *count, double tolerance,
-    double *least_ms, double *bound_ms, struct solve_chain *best, int32_t most, int32_t *n, struct yk_diag *why);
+    double *least_ms, double *bound_ms, struct solve_chain *best, int32_t most, int32_t *n, struct solve_trail *trail,
+    struct yk_diag *why);
 
 #endif

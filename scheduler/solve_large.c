@@ -114,11 +114,13 @@ static int64_t enough_bytes(const struct solve_request *req, const struct view *
     return err || need > INT64_MAX / 2 ? INT64_MAX : 2 * need;
 }
 
-struct kinds { /* what was found over kinds */
+struct kinds { /* what was found over kinds; the chains' agents are those of the fleet */
     struct solve_chain chains[KEPT];
     int64_t microbatch[KEPT];
     int32_t n;
     double least_ms, bound_ms;
+    struct solve_trail trail;
+    int64_t *trail_size; /* of each */
 };
 
 static void keep_chain(struct kinds *k, const struct solve_chain *c, int64_t microbatch)
@@ -132,6 +134,23 @@ static void keep_chain(struct kinds *k, const struct solve_chain *c, int64_t mic
     }
     k->chains[at] = *c;
     k->microbatch[at] = microbatch;
+}
+
+/* A chain of kinds becomes one of agents: the first of each kind, the others behind. */
+static void name_members(const struct solve_classes *c, int32_t source, struct solve_chain *chain)
+{
+    int32_t next[SOLVE_CLASSES + 1] = {0};
+    chain->source = source;
+    for (int32_t s = 0; s < chain->n_stages; s++) {
+        int32_t kind = chain->agent[s];
+        if (kind == c->of[source]) { /* maybe twice */
+            chain->agent[s] = source;
+            continue;
+        }
+        while (c->of[next[kind]] != kind)
+            next[kind]++;
+        chain->agent[s] = next[kind]++;
+    }
 }
 
 /* The whole model on one agent. */
@@ -154,11 +173,12 @@ static void price_singles(const struct cost_model *m, int32_t source, struct kin
     free(stage_of);
 }
 
+/* source: of the fleet, a kind of its own. */
 static yk_err search_kinds(const struct solve_request *req, const struct solve_classes *c, int32_t source,
     const int32_t *form, struct kinds *k, struct yk_diag *why)
 {
     int64_t sizes[SOLVE_SIZES];
-    int32_t n_sizes = solve_sizes(req, sizes), kind = source;
+    int32_t n_sizes = solve_sizes(req, sizes), kind = c->of[source];
     struct solve_request q = *req;
     yk_err err = YK_OK;
     if (req->source >= 0)
@@ -166,55 +186,59 @@ static yk_err search_kinds(const struct solve_request *req, const struct solve_c
     for (int32_t i = 0; i < n_sizes && !err; i++) {
         struct cost_model m;
         struct solve_chain chains[CHAINS];
-        int32_t n = 0;
+        int32_t n = 0, before = k->trail.n;
         if ((err = cost_init(&m, &q, &c->view, form, sizes[i], why)))
             break;
         price_singles(&m, kind, k);
-        err = solve_kinds_chains(&m, kind, c->count, TOLERANCE, &k->least_ms, &k->bound_ms, chains, CHAINS, &n, why);
-        for (int32_t j = 0; j < n; j++)
+        k->trail.least_ms = k->least_ms;
+        err = solve_kinds_chains(
+            &m, kind, c->count, TOLERANCE, &k->least_ms, &k->bound_ms, chains, CHAINS, &n, &k->trail, why);
+        for (int32_t j = 0; j < n; j++) {
+            name_members(c, source, &chains[j]);
             keep_chain(k, &chains[j], sizes[i]);
+        }
+        k->trail_size = yk_xrealloc(k->trail_size, ((size_t)k->trail.n + 1) * sizeof *k->trail_size);
+        for (int32_t j = before; j < k->trail.n; j++) {
+            name_members(c, source, &k->trail.at[j]);
+            k->trail_size[j] = sizes[i];
+        }
         cost_fini(&m);
     }
     return err;
 }
 
-/* Chains of kinds become chains of agents: the first of each kind, the others behind. */
-static void choose_members(
-    const struct view *v, const struct solve_classes *c, int32_t source, const struct kinds *k, bool *chosen)
+/* What is worth a look: of a search that was stopped only its trail, so that more time finds all that less found. */
+static int32_t choose_chains(const struct kinds *k, bool stopped, struct solve_chain *chains, int64_t *microbatch)
 {
-    int32_t need[SOLVE_CLASSES + 1] = {0};
-    for (int32_t i = 0; i < k->n; i++) {
-        int32_t uses[SOLVE_CLASSES + 1] = {0};
-        for (int32_t s = 0; s < k->chains[i].n_stages; s++) {
-            int32_t kind = k->chains[i].agent[s];
-            need[kind] = YK_MAX(need[kind], ++uses[kind]);
-        }
+    int32_t n = 0;
+    for (int32_t i = 0; i < k->trail.n; i++, n++) {
+        chains[n] = k->trail.at[i];
+        microbatch[n] = k->trail_size[i];
     }
-    for (int32_t i = 0; i < c->n; i++)
-        need[i] = YK_MAX(need[i], 1); /* for the single devices */
-    for (int32_t a = 0; a < v->n_agents; a++)
-        if (c->of[a] >= 0 && (need[c->of[a]]-- > 0 || a == source))
-            chosen[a] = true;
+    for (int32_t i = 0; i < k->n && !stopped; i++) {
+        bool known = false;
+        for (int32_t j = 0; j < k->trail.n; j++)
+            known = known || (k->trail_size[j] == k->microbatch[i] && solve_chain_same(&k->trail.at[j], &k->chains[i]));
+        if (known)
+            continue;
+        chains[n] = k->chains[i];
+        microbatch[n++] = k->microbatch[i];
+    }
+    return n;
 }
 
-static void name_members(const struct view *v, const struct solve_classes *c, const bool *chosen, const int32_t *place,
-    struct kinds *k, int32_t source)
+/* The agents of chains, and for the single devices one of each kind. */
+static void choose_members(const struct view *v, const struct solve_classes *c, int32_t source,
+    const struct solve_chain *chains, int32_t n, bool *chosen)
 {
-    for (int32_t i = 0; i < k->n; i++) {
-        struct solve_chain *chain = &k->chains[i];
-        int32_t next[SOLVE_CLASSES + 1] = {0};
-        chain->source = place[source];
-        for (int32_t s = 0; s < chain->n_stages; s++) {
-            int32_t kind = chain->agent[s];
-            if (kind == c->of[source]) { /* maybe twice */
-                chain->agent[s] = place[source];
-                continue;
-            }
-            while (next[kind] < v->n_agents && (c->of[next[kind]] != kind || !chosen[next[kind]]))
-                next[kind]++;
-            chain->agent[s] = place[next[kind]++];
-        }
-    }
+    bool seen[SOLVE_CLASSES + 1] = {false};
+    chosen[source] = true;
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t s = 0; s < chains[i].n_stages; s++)
+            chosen[chains[i].agent[s]] = true;
+    for (int32_t a = 0; a < v->n_agents; a++)
+        if (c->of[a] >= 0 && !seen[c->of[a]])
+            seen[c->of[a]] = chosen[a] = true;
 }
 
 yk_err solve_large(const struct solve_request *req, const struct view *view, struct plan **out, struct yk_diag *why)
@@ -226,7 +250,9 @@ yk_err solve_large(const struct solve_request *req, const struct view *view, str
     struct solve_request q = *req;
     const char **forms = yk_xalloc(((size_t)req->graph->n_nodes + 1) * sizeof *forms);
     struct solve_classes *classes = NULL;
-    struct kinds *k = yk_xalloc(sizeof *k), *other = yk_xalloc(sizeof *other);
+    struct kinds *k = yk_xalloc(sizeof *k);
+    struct solve_chain *chains = NULL;
+    int64_t *microbatch = NULL;
     int64_t sizes[SOLVE_SIZES];
     int32_t n_sizes = solve_sizes(req, sizes), source = req->source;
     double start = cost_now_ms();
@@ -240,27 +266,20 @@ yk_err solve_large(const struct solve_request *req, const struct view *view, str
     bool uniform = found && classes->uniform;
     if (found && source >= 0) {
         if (classes->of[source] >= 0)
-            err = search_kinds(req, classes, classes->of[source], form, k, why);
+            err = search_kinds(req, classes, source, form, k, why);
         uniform = uniform && k->n > 0;
     }
     /* The source is free: one agent of each kind may be it. */
     for (int32_t i = 0, n = found && source < 0 ? classes->n : 0; i < n && !err; i++) {
         int32_t first = classes->first[i];
         struct solve_classes *c = NULL;
-        *other = (struct kinds){.least_ms = k->least_ms, .bound_ms = k->bound_ms};
         if (!solve_classes_find(view, first, enough, &c)) {
             found = false;
             break;
         }
-        err = search_kinds(req, c, c->of[first], form, other, why);
-        k->bound_ms = YK_MIN(k->bound_ms, other->bound_ms);
-        k->least_ms = YK_MIN(k->least_ms, other->least_ms);
-        if (other->n > 0 && (k->n == 0 || other->chains[0].cost_ms < k->chains[0].cost_ms)) {
-            memcpy(k->chains, other->chains, sizeof k->chains);
-            memcpy(k->microbatch, other->microbatch, sizeof k->microbatch);
-            k->n = other->n;
+        err = search_kinds(req, c, first, form, k, why);
+        if (source < 0 && k->n > 0)
             source = first;
-        }
         solve_classes_close(c);
     }
     if (err)
@@ -272,6 +291,10 @@ yk_err solve_large(const struct solve_request *req, const struct view *view, str
             classes = NULL;
     }
     uniform = uniform && found && k->n > 0;
+    bool stopped = req->looks && *req->looks <= 0;
+    chains = yk_xalloc(((size_t)k->trail.n + KEPT) * sizeof *chains);
+    microbatch = yk_xalloc(((size_t)k->trail.n + KEPT) * sizeof *microbatch);
+    int32_t n_chains = uniform ? choose_chains(k, stopped, chains, microbatch) : 0;
     /* Where the source is free, an agent without a way to that of the kinds is of none, but may do it all alone. */
     bool apart = false;
     for (int32_t a = 0; a < view->n_agents && uniform && req->source < 0; a++)
@@ -283,18 +306,21 @@ yk_err solve_large(const struct solve_request *req, const struct view *view, str
             goto out;
         by_work = YK_MIN(by_work, bound_of(&m));
         replicas = YK_MIN(replicas, solve_replicas_bound(&m));
-        if (i + 1 == n_sizes && (!uniform || apart))
-            choose(&m, uniform ? FAST : FAST + ROOMY, chosen);
+        if (i + 1 == n_sizes) /* of several pipelines more than one of a kind may be worth something */
+            choose(&m, FAST + ROOMY, chosen);
         cost_fini(&m);
     }
     bound = found ? (uniform ? bound : YK_MAX(bound, by_work)) : by_work;
     if (req->replicas)
         bound = YK_MIN(bound, replicas);
     if (uniform)
-        choose_members(view, classes, source, k, chosen);
+        choose_members(view, classes, source, chains, n_chains, chosen);
     make_view(view, chosen, &sub, place);
-    if (uniform)
-        name_members(view, classes, chosen, place, k, source);
+    for (int32_t i = 0; i < n_chains; i++) {
+        chains[i].source = place[chains[i].source];
+        for (int32_t s = 0; s < chains[i].n_stages; s++)
+            chains[i].agent[s] = place[chains[i].agent[s]];
+    }
     if (q.source >= 0)
         q.source = place[q.source];
     /* The forms of the whole fleet stay: other plans of it must give the same bits. */
@@ -302,9 +328,9 @@ yk_err solve_large(const struct solve_request *req, const struct view *view, str
         forms[i] = form[i] >= 0 ? view->forms[form[i]] : req->forms ? req->forms[i] : NULL;
     q.forms = forms;
     bool more = req->looks ? *req->looks > 0 : req->budget_ms > 0 && cost_now_ms() - start < req->budget_ms / 2;
-    struct solve_hints hints = {.chains = k->chains,
-        .microbatch = k->microbatch,
-        .n = uniform ? k->n : 0,
+    struct solve_hints hints = {.chains = chains,
+        .microbatch = microbatch,
+        .n = n_chains,
         .search = !uniform || (more && k->least_ms * (1 - ENOUGH) > bound),
         .bound_ms = bound,
         .solver = uniform ? "kinds" : "dp-subset"};
@@ -320,8 +346,11 @@ yk_err solve_large(const struct solve_request *req, const struct view *view, str
     p->explanation = text;
 out:
     solve_classes_close(classes);
+    free(chains);
+    free(microbatch);
+    free(k->trail.at);
+    free(k->trail_size);
     free(k);
-    free(other);
     free(sub.agents);
     free(sub.links);
     free(forms);

@@ -203,9 +203,10 @@ static bool run_around(struct search *s)
 }
 
 yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_ms, double *bound_ms,
-    struct solve_chain *best, int32_t most, int32_t *n, struct yk_diag *why)
+    struct solve_chain *best, int32_t most, int32_t *n, struct solve_trail *trail, struct yk_diag *why)
 {
     struct search s = {.m = m, .source = source, .n = m->graph->n_nodes, .limit = limit_ms, .best = best, .most = most};
+    s.trail = trail;
     s.n_agents = m->view->n_agents;
     *n = 0;
     if (s.n_agents > SOLVE_DP_AGENTS)

@@ -20,6 +20,7 @@ void solve_pool_fini(struct pool *p)
         if (p->sizes[i].ready)
             cost_fini(&p->sizes[i].model);
     }
+    free(p->trail.at);
 }
 
 struct candidate *solve_pool_add(struct size_pool *p, struct cost_line *line)
@@ -217,7 +218,7 @@ yk_err solve_pool_thrift(struct pool *pool, struct size_pool *p, int32_t source,
         here.agents[a].usable = v->agents[a].usable && strcmp(v->agents[a].class_name, "cloud") != 0;
     }
     without.view = &here;
-    yk_err err = solve_dp_chains(&without, source, pool->limit_ms, &bound, chains, SOLVE_POOL_CHAINS, &n, why);
+    yk_err err = solve_dp_chains(&without, source, pool->limit_ms, &bound, chains, SOLVE_POOL_CHAINS, &n, NULL, why);
     if (!err)
         err = add_chains(p, chains, n, why);
     bool found = n > 0 && chains[0].cost_ms <= pool->limit_ms;
@@ -390,14 +391,15 @@ static yk_err some_replicas(struct pool *pool, struct size_pool *p, int32_t sour
     return err;
 }
 
-yk_err solve_pool_replicas(struct pool *pool, struct size_pool *p, int32_t source, bool cloudless, struct yk_diag *why)
+yk_err solve_pool_replicas(
+    struct pool *pool, struct size_pool *p, int32_t source, bool cloudless, bool *all, struct yk_diag *why)
 {
     int32_t sources = p->model.req->source >= 0 ? 1 : p->model.view->n_agents;
     if (cloudless)
         return some_replicas(pool, p, source, true, why);
-    bool all = solve_replicas_chains(&p->model) * pool->n * sources <= SOLVE_REPLICAS_ALL;
-    yk_err err = all ? all_replicas(pool, p, source, &all, why) : YK_OK;
-    if (!all && !err) {
+    *all = solve_replicas_chains(&p->model) * pool->n * sources <= SOLVE_REPLICAS_ALL;
+    yk_err err = *all ? all_replicas(pool, p, source, all, why) : YK_OK;
+    if (!*all && !err) {
         err = some_replicas(pool, p, source, false, why);
         pool->bound_ms = YK_MIN(pool->bound_ms, solve_replicas_bound(&p->model));
     }

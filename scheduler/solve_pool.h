@@ -28,6 +28,9 @@ struct pool {
     double stop_ms;  /* 0: never */
     double limit_ms; /* of a step, by objective cloud-cost; else INFINITY */
     double cloud_ms; /* no chain within it takes less of the cloud for a step */
+    struct solve_trail trail;
+    bool stopped;      /* the time is over */
+    double least_step; /* of what was scored, by the event model */
 };
 
 void solve_pool_fini(struct pool *p);
@@ -44,9 +47,11 @@ yk_err solve_pool_sets(struct pool *pool, struct size_pool *p, int32_t source, s
 /* Chains that take little of the cloud within pool->limit_ms: without it, if that can be, else the least. */
 yk_err solve_pool_thrift(struct pool *pool, struct size_pool *p, int32_t source, struct yk_diag *why);
 yk_err solve_pool_splits(struct pool *pool, struct size_pool *p, int32_t source, int32_t searches, struct yk_diag *why);
-/* Several pipelines of one source, if they are through earlier than any of them alone. cloudless: only of those that
- * take nothing of the cloud. */
-yk_err solve_pool_replicas(struct pool *pool, struct size_pool *p, int32_t source, bool cloudless, struct yk_diag *why);
+/* Several pipelines of one source, if they are through earlier than any of them alone: in small fleets the best of all,
+ * which needs to be asked for but once (*all is set then); else made of what is in the pool. cloudless: only of those
+ * that take nothing of the cloud. */
+yk_err solve_pool_replicas(
+    struct pool *pool, struct size_pool *p, int32_t source, bool cloudless, bool *all, struct yk_diag *why);
 
 /* single: the best single device, or NULL. others: alternatives, sorted. */
 struct plan *solve_pool_plan(const struct solve_request *req, const struct cost_model *m,

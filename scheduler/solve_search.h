@@ -60,6 +60,7 @@ struct remembered {
 /* Bounds for one set of used agents: filled where they are asked for. */
 struct bound_row {
     uint32_t used;
+    int32_t slot;      /* in row_of */
     double pace;       /* of all agents that are left */
     double rents;      /* of all agents that are left */
     double top_factor; /* times the work that is left: the largest of their loads at least */
@@ -142,6 +143,7 @@ struct search {
     double left;              /* no chain that was not looked at costs less */
     int64_t effort;
     struct solve_chain *best;
+    struct solve_trail *trail; /* or NULL */
     int32_t most, n_best;
 };
 

@@ -103,7 +103,7 @@ static void exact_one(uint64_t seed, int chain, int32_t agents)
         struct solve_chain chains[6];
         struct brute b = {.m = &m, .source = source, .best = INFINITY};
         int32_t n = 0;
-        assert_int_equal(solve_dp_chains(&m, source, INFINITY, NULL, chains, 6, &n, NULL), YK_OK);
+        assert_int_equal(solve_dp_chains(&m, source, INFINITY, NULL, chains, 6, &n, NULL, NULL), YK_OK);
         brute(&b, 0);
         double got = n ? chains[0].cost_ms : INFINITY;
         bool same = isinf(got) ? isinf(b.best) : fabs(got - b.best) <= 1e-9 * b.best;
