@@ -155,7 +155,7 @@ static yk_err search_chains(struct pool *pool, struct size_pool *p, int32_t sour
     for (int32_t i = 0; i < n && !err; i++) {
         bool known = false;
         for (int32_t k = before; k < pool->trail.n; k++)
-            known = known || solve_chain_same(&chains[i], &pool->trail.at[k]);
+            known = known || solve_dp_same(&chains[i], &pool->trail.at[k]);
         if (chains[i].n_stages > 1 && !known && (!pool->stopped || p->model.req->closed_form))
             err = solve_pool_chain(p, &chains[i], why);
         pool->least_ms = YK_MIN(pool->least_ms, chains[i].cost_ms);

@@ -229,7 +229,7 @@ static bool keep(struct search *s, int32_t label)
 
 /* ---- the search ---- */
 
-void solve_trail_add(struct solve_trail *t, const struct solve_chain *c)
+void solve_dp_trail_add(struct solve_trail *t, const struct solve_chain *c)
 {
     if (c->cost_ms >= t->least_ms * (1 - SOLVE_TRAIL_STEP))
         return;
@@ -238,7 +238,7 @@ void solve_trail_add(struct solve_trail *t, const struct solve_chain *c)
     t->least_ms = c->cost_ms;
 }
 
-bool solve_chain_same(const struct solve_chain *a, const struct solve_chain *b)
+bool solve_dp_same(const struct solve_chain *a, const struct solve_chain *b)
 {
     size_t n = (size_t)a->n_stages;
     return a->n_stages == b->n_stages && a->source == b->source &&
@@ -263,10 +263,10 @@ static void record(struct search *s, int32_t from, int32_t agent, double cost, d
         c.end[i] = s->labels[k].pos;
     }
     for (int32_t i = 0; i < s->n_best; i++) /* found by an earlier pass */
-        if (solve_chain_same(&s->best[i], &c))
+        if (solve_dp_same(&s->best[i], &c))
             return;
     if (s->trail)
-        solve_trail_add(s->trail, &c);
+        solve_dp_trail_add(s->trail, &c);
     int32_t at = s->n_best < s->most ? s->n_best++ : s->most - 1;
     for (; at > 0 && better(s, &c, &s->best[at - 1]); at--)
         s->best[at] = s->best[at - 1];

@@ -34,8 +34,8 @@ struct solve_trail {
     double least_ms; /* what is known */
 };
 /* If it is so much better. */
-void solve_trail_add(struct solve_trail *t, const struct solve_chain *c);
-bool solve_chain_same(const struct solve_chain *a, const struct solve_chain *b);
+void solve_dp_trail_add(struct solve_trail *t, const struct solve_chain *c);
+bool solve_dp_same(const struct solve_chain *a, const struct solve_chain *b);
 
 /* Puts up to `most` good chains for this model and source into best (sorted, *n of them; none if nothing fits). The
  * first is the optimum; the others are the best of those that no rule dropped.

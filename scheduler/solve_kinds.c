@@ -39,7 +39,7 @@ static bool fits(struct search *s, const struct solve_chain *c)
 static void keep(struct solve_chain *best, int32_t most, int32_t *n, const struct solve_chain *c)
 {
     for (int32_t i = 0; i < *n; i++)
-        if (solve_chain_same(&best[i], c))
+        if (solve_dp_same(&best[i], c))
             return;
     if (*n == most && best[most - 1].cost_ms <= c->cost_ms)
         return;
@@ -102,7 +102,7 @@ static void run(struct search *s, double root_ms, double tolerance, double *leas
         double cost = find_chain(s, root_ms, high, &c, &sum);
         if (cost < INFINITY) {
             keep(best, most, n, &c);
-            solve_trail_add(trail, &c);
+            solve_dp_trail_add(trail, &c);
         }
         *least_ms = YK_MIN(*least_ms, cost);
         if (rate <= 0 || isinf(step)) {

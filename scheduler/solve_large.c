@@ -218,7 +218,7 @@ static int32_t choose_chains(const struct kinds *k, bool stopped, struct solve_c
     for (int32_t i = 0; i < k->n && !stopped; i++) {
         bool known = false;
         for (int32_t j = 0; j < k->trail.n; j++)
-            known = known || (k->trail_size[j] == k->microbatch[i] && solve_chain_same(&k->trail.at[j], &k->chains[i]));
+            known = known || (k->trail_size[j] == k->microbatch[i] && solve_dp_same(&k->trail.at[j], &k->chains[i]));
         if (known)
             continue;
         chains[n] = k->chains[i];

@@ -1,7 +1,7 @@
 /* A search that is stopped has a bound that is never above the optimum and a plan that more time never makes worse, by
- * the closed form or by the event model; and whatever is asked, no plan takes a byte more than an agent has, loses a node or has one twice.
- * The clock is a number of looks at it, so nothing depends on the machine. YOKE_SEED chooses the seeds, YOKE_FULL=1
- * runs twenty times as many.
+ * the closed form or by the event model; and whatever is asked, no plan takes a byte more than an agent has, loses a
+ * node or has one twice. The clock is a number of looks at it, so nothing depends on the machine. YOKE_SEED chooses the
+ * seeds, YOKE_FULL=1 runs twenty times as many.
  */
 #include "common/grad.h"
 #include "tests/tier.h"
