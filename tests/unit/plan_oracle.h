@@ -357,6 +357,7 @@ static inline bool po_fits(const struct po *o, const struct po_line *l)
 
 struct po_best {
     double cost_ms;
+    double cloud_ms; /* objective cloud-cost: the least of a plan in time; cost_ms is the least of those */
     int64_t microbatch;
     int32_t source, n_lines; /* n_lines 0: nothing is possible */
     struct po_line line;     /* the best single pipeline of them, or the last of the pipelines */
@@ -374,9 +375,33 @@ struct po_walk {
     struct po_best *best;
 };
 
+/* Objective cloud-cost within a deadline, of one batch. */
+static inline bool po_thrift(const struct solve_request *q)
+{
+    return q->objective == SOLVE_CLOUD_COST && q->deadline_ms > 0;
+}
+
+/* What agents of class cloud compute of a step. */
+static inline double po_cloud(const struct po *o, const struct po_line *l)
+{
+    double ms = 0;
+    for (int32_t i = 0; i < o->g->n_nodes; i++)
+        if (strcmp(o->v->agents[l->agent[l->stage_of[i]]].class_name, "cloud") == 0)
+            ms += o->ms[l->agent[l->stage_of[i]]][i];
+    return (double)o->M * ms;
+}
+
 static inline void po_found(struct po_walk *w)
 {
     double cost = po_cost(w->o, &w->now);
+    if (po_thrift(w->o->q)) {
+        double cloud = po_cloud(w->o, &w->now), least = w->best->cloud_ms;
+        if (cost > w->o->q->deadline_ms || cloud > least * (1 + 1e-12))
+            return;
+        if (cloud < least * (1 - 1e-12))
+            w->best->cost_ms = INFINITY;
+        w->best->cloud_ms = cloud;
+    }
     if (w->lines) {
         assert_true(w->n < w->most);
         w->lines[w->n++] = w->now;
@@ -401,7 +426,8 @@ static inline bool po_hopeless(const struct po_walk *w, const int32_t *end, int3
         sum += ms;
         top = YK_MAX(top, ms);
     }
-    return isnan(sum) || (sum + (double)(w->o->M - 1) * top) * (1 - 1e-9) > w->best->cost_ms;
+    double most = po_thrift(w->o->q) ? w->o->q->deadline_ms : w->best->cost_ms;
+    return isnan(sum) || (sum + (double)(w->o->M - 1) * top) * (1 - 1e-9) > most;
 }
 
 static inline void po_visit(struct po_walk *w, int32_t *end, int32_t from)
@@ -567,7 +593,7 @@ static inline void po_solve(const struct solve_request *q, const struct view *v,
     static struct po_line lines[4096];
     int64_t size = q->microbatch > 0 ? q->microbatch : strcmp(q->job, "infer") == 0 ? q->batch : 1;
     memset(best, 0, sizeof *best);
-    best->cost_ms = INFINITY;
+    best->cost_ms = best->cloud_ms = INFINITY;
     for (bool last = false; !last; size *= 2) {
         struct po o;
         last = q->microbatch > 0 || size >= q->batch;
@@ -601,9 +627,10 @@ static inline void po_solve(const struct solve_request *q, const struct view *v,
     }
 }
 
-/* What a plan costs by the same words, whoever made it. NaN: it is none: `bad` says why. */
+/* What a plan costs by the same words, whoever made it; cloud_ms (of one pipeline) may be NULL. NaN: it is none: `bad`
+ * says why. */
 static inline double po_plan_cost(
-    const struct solve_request *q, const struct view *v, const struct plan *p, const char **bad)
+    const struct solve_request *q, const struct view *v, const struct plan *p, double *cloud_ms, const char **bad)
 {
     static struct po_line lines[PF_AGENTS];
     const struct po_line *at[PF_AGENTS];
@@ -669,6 +696,8 @@ static inline double po_plan_cost(
             *bad = "an agent over its memory";
     if (!*bad && q->source >= 0 && source != q->source)
         *bad = "another source than was asked for";
+    if (!*bad && cloud_ms)
+        *cloud_ms = p->n_pipelines == 1 ? po_cloud(&o, at[0]) : NAN;
     if (!*bad)
         cost = p->n_pipelines == 1 ? po_cost(&o, at[0]) : po_cost_all(at, counts, p->n_pipelines);
     po_fini(&o);

@@ -180,7 +180,7 @@ static void memory_one(uint64_t seed, const struct odd *o, const struct plan *p,
     struct po po;
     int64_t need[PF_AGENTS] = {0};
     const char *bad;
-    double cost = po_plan_cost(&o->q, &o->f.view, p, &bad); /* nodes, stages, pins, links */
+    double cost = po_plan_cost(&o->q, &o->f.view, p, NULL, &bad); /* nodes, stages, pins, links */
     if (bad)
         fail_msg("YOKE_SEED=%llu: %s\n%s", (unsigned long long)seed, bad, p->explanation);
     assert_true(cost > 0);

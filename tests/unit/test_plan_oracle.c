@@ -65,7 +65,7 @@ static void make_training(struct instance *i, struct yk_rng *r)
     i->q.training = &i->training;
 }
 
-enum what { LATENCY, THROUGHPUT, TRAINING };
+enum what { LATENCY, THROUGHPUT, TRAINING, CLOUD };
 
 static void make(struct instance *i, uint64_t seed, enum what what)
 {
@@ -95,6 +95,15 @@ static void make(struct instance *i, uint64_t seed, enum what what)
     q->replicas = what == THROUGHPUT && yk_rng_below(&r, 3);
     uint64_t codec = yk_rng_below(&r, 4);
     q->codec_allowed = codec == 0 ? int8_too : codec == 1 ? fp16_too : NULL;
+    for (int32_t a = 0; a < i->f.view.n_agents && what == CLOUD; a++)
+        snprintf(
+            i->f.agents[a].class_name, sizeof i->f.agents[a].class_name, "%s", yk_rng_below(&r, 2) ? "cloud" : "phone");
+    if (what == CLOUD) { /* a deadline that some plans keep, most often */
+        struct po_best best;
+        po_solve(q, &i->f.view, &best);
+        q->objective = SOLVE_CLOUD_COST;
+        q->deadline_ms = (best.n_lines ? best.cost_ms : 1) * (0.9 + 2 * yk_rng_unit(&r) * yk_rng_unit(&r));
+    }
 }
 
 static void done(struct instance *i)
@@ -126,7 +135,7 @@ static void compare(uint64_t seed, struct instance *i, struct seen *seen)
         seen->refused++;
         return;
     }
-    double cost = po_plan_cost(&i->q, &i->f.view, p, &bad);
+    double cost = po_plan_cost(&i->q, &i->f.view, p, NULL, &bad);
     if (bad)
         fail_msg("YOKE_SEED=%llu: %s\n%s", id, bad, p->explanation);
     if (fabs(cost - p->cost_ms) > 1e-9 * cost)
@@ -145,7 +154,7 @@ static void compare(uint64_t seed, struct instance *i, struct seen *seen)
     i->q.closed_form = false;
     if (solve_plan(&i->q, &i->f.view, &q, &why))
         fail_msg("YOKE_SEED=%llu: %s", id, why.text);
-    cost = po_plan_cost(&i->q, &i->f.view, q, &bad);
+    cost = po_plan_cost(&i->q, &i->f.view, q, NULL, &bad);
     if (bad)
         fail_msg("YOKE_SEED=%llu: by the event model: %s\n%s", id, bad, q->explanation);
     if (fabs(cost - q->cost_ms) > 1e-9 * cost || cost < best.cost_ms * (1 - 1e-9) ||
@@ -197,6 +206,78 @@ static void objective(enum what what)
     assert_true(seen.plans > (int)n / 2 && seen.split > (int)n / 40 && seen.dag > (int)n / 20 &&
                 seen.limited > (int)n / 20 && seen.media > (int)n / 20 && seen.pins > (int)n / 40 &&
                 seen.codecs > (int)n / 100 && (what != THROUGHPUT || seen.replicas > (int)n / 100));
+}
+
+/* ---- objective cloud-cost ---- */
+
+struct cloud_seen {
+    int plans, refused, late, without, some, apart;
+};
+
+/* Of the plans in time, by the closed form, the least compute on class cloud, and of those the least cost. */
+static void compare_cloud(uint64_t seed, struct instance *i, struct cloud_seen *seen)
+{
+    struct po_best best;
+    struct plan *p = NULL, *by_step = NULL;
+    struct yk_diag why = {0};
+    const char *bad = NULL;
+    unsigned long long id = seed;
+    double cloud, limit = i->q.deadline_ms;
+    po_solve(&i->q, &i->f.view, &best);
+    yk_err err = solve_plan(&i->q, &i->f.view, &p, &why);
+    if (err && err != YK_INFEASIBLE)
+        fail_msg("YOKE_SEED=%llu: %s", id, why.text);
+    seen->refused += err && !best.n_lines;
+    seen->late += err && best.n_lines; /* by the event model: at the depth that memory allows it takes longer */
+    if (err && best.n_lines && !strstr(why.text, "the deadline is"))
+        fail_msg("YOKE_SEED=%llu: refused (%s), but %.15g ms of cloud are in time", id, why.text, best.cloud_ms);
+    if (err)
+        return;
+    double cost = po_plan_cost(&i->q, &i->f.view, p, &cloud, &bad);
+    if (bad)
+        fail_msg("YOKE_SEED=%llu: %s\n%s", id, bad, p->explanation);
+    if (fabs(cost - p->cost_ms) > 1e-9 * cost || fabs(cloud - p->cloud_ms) > 1e-9 * cloud)
+        fail_msg("YOKE_SEED=%llu: cost_ms %.15g, its plan costs %.15g; cloud_ms %.15g, it takes %.15g", id, p->cost_ms,
+            cost, p->cloud_ms, cloud);
+    if (best.n_lines ? cost > limit * (1 + 1e-9) || fabs(cloud - best.cloud_ms) > 1e-9 * cloud ||
+                           fabs(cost - best.cost_ms) > 1e-9 * cost
+                     : cost <= limit * (1 - 1e-9))
+        fail_msg("YOKE_SEED=%llu: cloud_ms %.15g at %.15g ms; the least in time (%.15g ms) is %.15g at %.15g ms\n%s",
+            id, cloud, cost, limit, best.cloud_ms, best.cost_ms, p->explanation);
+    if (best.n_lines && p->gap > 1e-9)
+        fail_msg("YOKE_SEED=%llu: gap %.15g, but it is the least", id, p->gap);
+    seen->plans++;
+    seen->without += cloud <= 0;
+    seen->some += cloud > 0;
+    i->q.closed_form = false;
+    if (solve_plan(&i->q, &i->f.view, &by_step, &why)) /* the other one was in time by it */
+        fail_msg("YOKE_SEED=%llu: by the event model: %s", id, why.text);
+    po_plan_cost(&i->q, &i->f.view, by_step, &cloud, &bad);
+    if (bad || by_step->step_ms > limit * (1 + 1e-9) || cloud > p->cloud_ms * (1 + 1e-9))
+        fail_msg("YOKE_SEED=%llu: by the event model: %s; %.15g ms of the cloud (%.15g) in %.15g ms", id,
+            bad ? bad : "worse", cloud, p->cloud_ms, by_step->step_ms);
+    seen->apart += cloud < p->cloud_ms * (1 - 1e-9);
+    plan_free(p);
+    plan_free(by_step);
+}
+
+static void cloud_cost(void **state)
+{
+    (void)state;
+    struct cloud_seen seen = {0};
+    uint64_t n = tier_count(10000, 500);
+    for (uint64_t seed = tier_seed(), end = seed + n; seed < end; seed++) {
+        struct instance i;
+        make(&i, seed, CLOUD);
+        compare_cloud(seed, &i, &seen);
+        done(&i);
+    }
+    print_message(
+        "%d plans, %d refused, %d only by the event model: %d without the cloud, %d with some of it; the event "
+        "model takes less in %d\n",
+        seen.plans, seen.refused, seen.late, seen.without, seen.some, seen.apart);
+    assert_true(
+        seen.plans > (int)n / 3 && seen.without > (int)n / 40 && seen.some > (int)n / 40 && seen.late < (int)n / 20);
 }
 
 /* ---- larger ones, a feature at a time ---- */
@@ -358,6 +439,7 @@ int main(void)
         cmocka_unit_test(latency),
         cmocka_unit_test(throughput),
         cmocka_unit_test(training),
+        cmocka_unit_test(cloud_cost),
         cmocka_unit_test(larger),
         cmocka_unit_test(found_once),
     };
