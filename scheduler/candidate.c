@@ -417,13 +417,26 @@ static void explain_line(
     }
 }
 
+/* %.*g: four digits, and never powers of ten. */
+static int digits(double ms)
+{
+    return ms < 9999 ? 4 : 15;
+}
+
+/* Whole above that. */
+static double said(double ms)
+{
+    return ms < 9999 ? ms : round(ms);
+}
+
 char *candidate_explain(const struct cost_model *m, const struct candidate *chosen, const struct candidate *single,
     const struct candidate *const *others, int32_t n_others, const char *solver)
 {
     struct yk_buf b = {0};
-    yk_buf_printf(&b, "%.4g ms a step of %lld: %lld microbatch%s of %lld, depth %d; bottleneck %s\n", chosen->step_ms,
-        (long long)YK_MAX(m->req->batch, (int64_t)1), (long long)chosen->count, chosen->count == 1 ? "" : "es",
-        (long long)chosen->microbatch, chosen->depth, chosen->bottleneck);
+    yk_buf_printf(&b, "%.*g ms a step of %lld: %lld microbatch%s of %lld, depth %d; bottleneck %s\n",
+        digits(chosen->step_ms), said(chosen->step_ms), (long long)YK_MAX(m->req->batch, (int64_t)1),
+        (long long)chosen->count, chosen->count == 1 ? "" : "es", (long long)chosen->microbatch, chosen->depth,
+        chosen->bottleneck);
     for (int32_t i = 0, at = 0; i < chosen->n_lines; at += chosen->lines[i].n_stages, i++)
         explain_line(m, chosen, i, at, &b);
     if (single) {
@@ -432,16 +445,18 @@ char *candidate_explain(const struct cost_model *m, const struct candidate *chos
             yk_buf_printf(
                 &b, "one device is best: nothing that splits the model is predicted faster than %s alone\n", name);
         else
-            yk_buf_printf(&b, "best single device: %s at %.4g ms; this plan is %.2f times as fast\n", name,
-                single->step_ms, single->step_ms / chosen->step_ms);
+            yk_buf_printf(&b, "best single device: %s at %.*g ms; this plan is %.2f times as fast\n", name,
+                digits(single->step_ms), said(single->step_ms), single->step_ms / chosen->step_ms);
     } else {
         yk_buf_printf(&b, "no single device can hold the model\n");
     }
-    yk_buf_printf(&b, "solver %s: cost %.4g ms by the closed form\n", solver, chosen->cost_ms);
+    yk_buf_printf(
+        &b, "solver %s: cost %.*g ms by the closed form\n", solver, digits(chosen->cost_ms), said(chosen->cost_ms));
     for (int32_t i = 0; i < n_others; i++) {
         char *text = candidate_text(m, others[i], chosen->lines[0].source);
-        yk_buf_printf(&b, "  alternative %s, microbatch %lld: %.4g ms, bottleneck %s\n", text,
-            (long long)others[i]->microbatch, others[i]->step_ms, others[i]->bottleneck);
+        yk_buf_printf(&b, "  alternative %s, microbatch %lld: %.*g ms, bottleneck %s\n", text,
+            (long long)others[i]->microbatch, digits(others[i]->step_ms), said(others[i]->step_ms),
+            others[i]->bottleneck);
         free(text);
     }
     for (int32_t a = 0; a < m->view->n_agents; a++)
