@@ -26,11 +26,14 @@ static yk_err given_sizes(struct job *j, const struct graph *g, struct yk_diag *
     j->sizes = yk_xalloc(((size_t)g->n_syms + 1) * sizeof *j->sizes);
     for (int i = 0; i < j->n_given; i++) {
         int32_t sym = graph_find_sym(g, j->given[i].name);
-        if (sym >= 0 && sym == batch)
+        if (sym >= 0 && sym == batch) {
+            if (j->given[i].value == j->batch)
+                continue;
             return yk_fail(why, YK_INVAL,
                 "--size=%.60s=%lld (REST: \"sizes\"): that is the batch, which --batch or the "
-                "inputs give",
-                j->given[i].name, (long long)j->given[i].value);
+                "inputs give: %lld",
+                j->given[i].name, (long long)j->given[i].value, (long long)j->batch);
+        }
         if (sym < 0) {
             char *known = list_names(g->syms, g->n_syms);
             yk_fail(why, YK_INVAL, "the model has no named dimension '%.60s'; it has %s", j->given[i].name,

@@ -137,7 +137,7 @@ if wanted sanitizers || wanted fuzz; then
 fi
 if wanted threads; then
     stage build-threads build tsan
-    suite threads tsan -R 'unit.(pool|worker|exec|log|metrics)|conformance.net|sim.'
+    suite threads tsan -R 'unit.(pool|worker|exec|log|metrics)|conformance.net|sim.' -E 'train_(split|memory)'
 fi
 if wanted arm64; then
     need_packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static || exit 1

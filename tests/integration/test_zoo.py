@@ -47,17 +47,20 @@ class Golden:
 
     def flags(self, fleet, k):
         """--input of data set k, and what a plan for it needs."""
-        given, sizes = [], {}
+        given, sizes, batch_name = [], {}, None
         for i, value in enumerate(self.inputs):
             array = tensor(self.folder / f"test_data_set_{k}/input_{i}.pb")
             path = fleet.dir / f"{self.name}-{k}-{i}.npy"
             numpy.save(path, array)
             given.append(f"--input={value.name}={path}")
-            for d, dim in enumerate(value.type.tensor_type.shape.dim):
-                if not dim.HasField("dim_value"):
-                    sizes[dim.dim_param or f"{value.name}_dim{d}"] = array.shape[d]
+            names = [None if dim.HasField("dim_value") else dim.dim_param or f"{value.name}_dim{d}"
+                     for d, dim in enumerate(value.type.tensor_type.shape.dim)]
+            sizes.update((name, array.shape[d]) for d, name in enumerate(names) if name)
             if i == 0:
-                batch = array.shape[0]
+                batch, batch_name = array.shape[0], names[0]
+            if batch_name in names[1:]:  # a dimension like others: not by sample
+                batch_name = None
+        sizes.pop(batch_name, None)  # --batch says it
         return given, [f"--size={name}={n}" for name, n in sizes.items()] + [f"--batch={batch}"]
 
     def compare(self, folder, k, what):

@@ -125,7 +125,7 @@ static void branches_part(void **state)
     int32_t stem = fx_node(g, "Relu", "stem", IDS(x)), at[2] = {stem, stem};
     for (int i = 0; i < 2; i++) /* in the canonical order the branches alternate */
         for (int b = 0; b < 2; b++) {
-            char name[8];
+            char name[16];
             snprintf(name, sizeof name, "%c%d", 'a' + b, i);
             at[b] = fx_node(g, "Relu", name, IDS(at[b]));
             w[b] = at[b];
