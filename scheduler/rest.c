@@ -240,6 +240,17 @@ static bool job_segment(struct http_request *q, int64_t *id)
     return false;
 }
 
+/* The number of a job that is or was, else the request is answered. */
+static bool known_job(struct rest *r, struct http_request *q, int64_t *id)
+{
+    if (!job_segment(q, id))
+        return false;
+    if (sched_job_known(r->sched, *id))
+        return true;
+    http_reply_error(q, 404, "NOTFOUND", "there is no job %lld", (long long)*id);
+    return false;
+}
+
 static void get_job(struct rest *r, struct http_request *q)
 {
     int64_t id;
@@ -270,16 +281,12 @@ static void reply_events(void *arg, yk_err err, const char *text)
 static void get_events(struct rest *r, struct http_request *q)
 {
     int64_t id, cursor = query_i64(q, "cursor", 0), wait = query_i64(q, "wait_ms", 0);
-    if (!job_segment(q, &id))
-        return;
     if (cursor < 0 || wait < 0 || wait > WAIT_LIMIT_MS) {
         http_reply_error(q, 400, "INVAL", "cursor is a number from 0, wait_ms from 0 to %d", WAIT_LIMIT_MS);
         return;
     }
-    if (!sched_job_known(r->sched, id)) {
-        http_reply_error(q, 404, "NOTFOUND", "there is no job %lld", (long long)id);
+    if (!known_job(r, q, &id))
         return;
-    }
     struct pending *p = wait_for(r, q, 200);
     p->waiter = sched_events(r->sched, id, cursor, wait, reply_events, p);
 }
@@ -294,11 +301,7 @@ static void reply_plan(void *arg, yk_err err, char *json)
 static void get_plan(struct rest *r, struct http_request *q)
 {
     int64_t id;
-    if (!job_segment(q, &id))
-        return;
-    if (!sched_job_known(r->sched, id))
-        http_reply_error(q, 404, "NOTFOUND", "there is no job %lld", (long long)id);
-    else
+    if (known_job(r, q, &id))
         store_plan_of(sched_store(r->sched), id, reply_plan, wait_for(r, q, 200));
 }
 
@@ -311,35 +314,23 @@ static void reply_request(void *arg, yk_err err, char *json)
 static void get_request(struct rest *r, struct http_request *q)
 {
     int64_t id;
-    if (!job_segment(q, &id))
-        return;
-    if (!sched_job_known(r->sched, id))
-        http_reply_error(q, 404, "NOTFOUND", "there is no job %lld", (long long)id);
-    else
+    if (known_job(r, q, &id))
         store_request_of(sched_store(r->sched), id, reply_request, wait_for(r, q, 200));
 }
 
 static void get_steps(struct rest *r, struct http_request *q)
 {
     int64_t id, from = query_i64(q, "from", 0), limit = query_i64(q, "limit", STEPS_LIMIT);
-    if (!job_segment(q, &id))
-        return;
     if (from < 0 || limit < 1 || limit > STEPS_LIMIT)
         http_reply_error(q, 400, "INVAL", "from is a number from 0, limit from 1 to %d", STEPS_LIMIT);
-    else if (!sched_job_known(r->sched, id))
-        http_reply_error(q, 404, "NOTFOUND", "there is no job %lld", (long long)id);
-    else
+    else if (known_job(r, q, &id))
         store_steps(sched_store(r->sched), id, from, limit, reply_json, wait_for(r, q, 200));
 }
 
 static void get_use(struct rest *r, struct http_request *q)
 {
     int64_t id;
-    if (!job_segment(q, &id))
-        return;
-    if (!sched_job_known(r->sched, id))
-        http_reply_error(q, 404, "NOTFOUND", "there is no job %lld", (long long)id);
-    else
+    if (known_job(r, q, &id))
         store_use(sched_store(r->sched), id, reply_json, wait_for(r, q, 200));
 }
 
@@ -356,13 +347,9 @@ static void reply_timeline(void *arg, yk_err err, char *json)
 static void get_timeline(struct rest *r, struct http_request *q)
 {
     int64_t id, step = query_i64(q, "step", INT64_MIN);
-    if (!job_segment(q, &id))
-        return;
     if (step < 0 && step != INT64_MIN)
         http_reply_error(q, 400, "INVAL", "step is a number from 0");
-    else if (!sched_job_known(r->sched, id))
-        http_reply_error(q, 404, "NOTFOUND", "there is no job %lld", (long long)id);
-    else
+    else if (known_job(r, q, &id))
         store_timeline(sched_store(r->sched), id, step, reply_timeline, wait_for(r, q, 200));
 }
 

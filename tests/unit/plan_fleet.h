@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "scheduler/cost.h"
 #include "scheduler/solve.h"
 #include "tests/unit/graph_fixture.h"
 
@@ -189,6 +190,41 @@ static inline void pf_random_of(struct pf *f, const struct graph *g, struct yk_r
 static inline void pf_random(struct pf *f, const struct graph *g, struct yk_rng *r)
 {
     pf_random_of(f, g, r, 1 + (int32_t)yk_rng_below(r, 3));
+}
+
+/* n MatMul of 1 MiB of weights each (512 x 512 f32). */
+static inline struct graph *pf_layers(int n)
+{
+    struct graph *g = fx_open();
+    char name[16];
+    graph_sym(g, "N");
+    int32_t v = fx_input(g, "x", DT_F32, (const int64_t[]){-1, 512}, 2);
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "w%d", i);
+        int32_t w = fx_weight(g, name, (const int64_t[]){512, 512}, 2);
+        snprintf(name, sizeof name, "fc%d", i);
+        v = fx_node(g, "MatMul", name, IDS(v, w));
+    }
+    fx_output(g, v);
+    return g;
+}
+
+/* No agent holds more than it has, all its stages together. */
+static inline bool pf_fits(const struct cost_model *m, const int32_t *stage_of, const int32_t *agents, int32_t stages)
+{
+    int64_t sum[PF_AGENTS] = {0};
+    for (int32_t s = 0; s < stages; s++) {
+        uint8_t in_stage[64];
+        int64_t need;
+        for (int32_t i = 0; i < m->graph->n_nodes; i++)
+            in_stage[i] = stage_of[i] == s;
+        if (cost_memory(m, in_stage, 1, &need, NULL))
+            return false;
+        sum[agents[s]] += need;
+        if (sum[agents[s]] > m->view->agents[agents[s]].memory_bytes)
+            return false;
+    }
+    return true;
 }
 
 #endif

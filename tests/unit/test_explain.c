@@ -47,23 +47,6 @@ static bool near(double a, double b)
     return fabs(a - b) <= 1e-9 * fabs(b);
 }
 
-/* n MatMul of 1 MiB of weights each. */
-static struct graph *layers(int n)
-{
-    struct graph *g = fx_open();
-    char name[16];
-    graph_sym(g, "N");
-    int32_t v = fx_input(g, "x", DT_F32, (const int64_t[]){-1, 512}, 2);
-    for (int i = 0; i < n; i++) {
-        snprintf(name, sizeof name, "w%d", i);
-        int32_t w = fx_weight(g, name, (const int64_t[]){512, 512}, 2);
-        snprintf(name, sizeof name, "fc%d", i);
-        v = fx_node(g, "MatMul", name, IDS(v, w));
-    }
-    fx_output(g, v);
-    return g;
-}
-
 /* Every stage and every transfer of every microbatch once, none at the same time as another of its row, the last one
  * at the end of the step. */
 static void check_bars(const struct plan *p)
@@ -88,7 +71,7 @@ static void check_bars(const struct plan *p)
 static void bars_are_the_event_model(void **state)
 {
     (void)state;
-    struct graph *g = layers(8);
+    struct graph *g = pf_layers(8);
     struct pf f;
     pf_init(&f);
     pf_agent(&f, "a", 2, PLENTY);
@@ -127,7 +110,7 @@ static void bars_are_the_event_model(void **state)
 static void one_more_device(void **state)
 {
     (void)state;
-    struct graph *g = layers(12);
+    struct graph *g = pf_layers(12);
     struct pf f;
     pf_init(&f);
     pf_agent(&f, "a", 1, PLENTY);
@@ -178,7 +161,7 @@ static void one_more_device(void **state)
 static void memory_binds(void **state)
 {
     (void)state;
-    struct graph *g = layers(8);
+    struct graph *g = pf_layers(8);
     struct pf f;
     pf_init(&f);
     pf_agent(&f, "slow", 1, PLENTY);
@@ -243,7 +226,7 @@ static void link_binds(void **state)
 static void heat_pins_and_other_jobs(void **state)
 {
     (void)state;
-    struct graph *g = layers(8);
+    struct graph *g = pf_layers(8);
     struct pf f;
     pf_init(&f);
     pf_agent(&f, "a", 8, PLENTY);
@@ -284,7 +267,7 @@ static void heat_pins_and_other_jobs(void **state)
 static void cloud_cost(void **state)
 {
     (void)state;
-    struct graph *g = layers(12);
+    struct graph *g = pf_layers(12);
     struct pf f;
     pf_init(&f);
     pf_agent(&f, "phone", 1, PLENTY);
@@ -313,7 +296,7 @@ static void cloud_cost(void **state)
 static void no_time_and_given_plans(void **state)
 {
     (void)state;
-    struct graph *g = layers(8);
+    struct graph *g = pf_layers(8);
     struct pf f;
     pf_init(&f);
     pf_agent(&f, "a", 1, PLENTY);

@@ -25,23 +25,6 @@ static struct plan *solved(const struct solve_request *q, const struct pf *f)
     return p;
 }
 
-/* n MatMul of 1 MiB of weights each (512 x 512 f32). */
-static struct graph *layers(int n)
-{
-    struct graph *g = fx_open();
-    char name[16];
-    graph_sym(g, "N");
-    int32_t v = fx_input(g, "x", DT_F32, (const int64_t[]){-1, 512}, 2);
-    for (int i = 0; i < n; i++) {
-        snprintf(name, sizeof name, "w%d", i);
-        int32_t w = fx_weight(g, name, (const int64_t[]){512, 512}, 2);
-        snprintf(name, sizeof name, "fc%d", i);
-        v = fx_node(g, "MatMul", name, IDS(v, w));
-    }
-    fx_output(g, v);
-    return g;
-}
-
 static void full_mesh(struct pf *f, double bytes_per_s, double latency_ms)
 {
     for (int32_t i = 0; i < f->view.n_agents; i++)
@@ -65,7 +48,7 @@ static void within_budgets(void **state)
 {
     (void)state;
     static const int64_t fleets[][4] = {{8, 8, 16, 1}, {12, 8, 4, 0}};
-    struct graph *g = layers(18);
+    struct graph *g = pf_layers(18);
     struct yk_rng r;
     yk_rng_seed(&r, 3);
     int found = 0;
@@ -104,7 +87,7 @@ static void within_budgets(void **state)
 static void no_memory_known(void **state)
 {
     (void)state;
-    struct graph *g = layers(4);
+    struct graph *g = pf_layers(4);
     struct pf f;
     struct plan *p = NULL;
     struct yk_diag why = {0};
@@ -131,7 +114,7 @@ static void no_memory_known(void **state)
 static void tight_split(void **state)
 {
     (void)state;
-    struct graph *g = layers(40);
+    struct graph *g = pf_layers(40);
     struct pf f;
     pf_init(&f);
     pf_agent(&f, "slow24", 1, 24 * MB + MB / 2);
@@ -153,7 +136,7 @@ static void tight_split(void **state)
 static void weak_helper(void **state)
 {
     (void)state;
-    struct graph *g = layers(12);
+    struct graph *g = pf_layers(12);
     struct pf f;
     pf_init(&f);
     pf_agent(&f, "host", 100, 64 * MB);
@@ -173,7 +156,7 @@ static void weak_helper(void **state)
 static void uneven_speeds(void **state)
 {
     (void)state;
-    struct graph *g = layers(64);
+    struct graph *g = pf_layers(64);
     struct pf f;
     pf_init(&f);
     pf_agent(&f, "a10", 10, 128 * MB);
@@ -194,7 +177,7 @@ static void uneven_speeds(void **state)
 static void more_devices_than_nodes(void **state)
 {
     (void)state;
-    struct graph *g = layers(2);
+    struct graph *g = pf_layers(2);
     struct pf f;
     pf_init(&f);
     for (int i = 0; i < 5; i++) {
@@ -216,7 +199,7 @@ static void more_devices_than_nodes(void **state)
 static void heavy_head(void **state)
 {
     (void)state;
-    struct graph *g = layers(20);
+    struct graph *g = pf_layers(20);
     double ms[20];
     struct pf f;
     for (int i = 0; i < 20; i++)
@@ -247,7 +230,7 @@ static void hops_cost(void **state)
     (void)state;
     enum { N = 24 };
     for (int run = 0; run < 2; run++) { /* the accelerator knows every other op; a run of them in the middle */
-        struct graph *g = layers(N);
+        struct graph *g = pf_layers(N);
         struct pf f;
         struct view_time fast[N] = {{0}}, slow[N] = {{0}};
         int n_fast = 0;
@@ -297,7 +280,7 @@ static void hops_cost(void **state)
 static void cable_and_wifi(void **state)
 {
     (void)state;
-    struct graph *g = layers(16);
+    struct graph *g = pf_layers(16);
     for (int order = 0; order < 3; order++) {
         struct pf f;
         pf_init(&f);
@@ -328,7 +311,7 @@ static void cable_and_wifi(void **state)
 static void unreachable(void **state)
 {
     (void)state;
-    struct graph *g = layers(16);
+    struct graph *g = pf_layers(16);
     struct pf f;
     pf_init(&f);
     pf_agent(&f, "host", 1, 64 * MB);
@@ -359,7 +342,7 @@ static void unreachable(void **state)
 static void input_leaves_and_depth_helps(void **state)
 {
     (void)state;
-    struct graph *g = layers(16);
+    struct graph *g = pf_layers(16);
     struct pf f;
     pf_init(&f);
     pf_agent(&f, "phone", 0.1, 64 * MB);

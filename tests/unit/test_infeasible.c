@@ -88,23 +88,6 @@ static void expect(const struct solve_request *q, const struct pf *f, const stru
         INFEASIBLE_MEMORY, agent, -1 \
     }
 
-/* n MatMul of 1 MiB of weights each. */
-static struct graph *layers(int n)
-{
-    struct graph *g = fx_open();
-    char name[16];
-    graph_sym(g, "N");
-    int32_t v = fx_input(g, "x", DT_F32, (const int64_t[]){-1, 512}, 2);
-    for (int i = 0; i < n; i++) {
-        snprintf(name, sizeof name, "w%d", i);
-        int32_t w = fx_weight(g, name, (const int64_t[]){512, 512}, 2);
-        snprintf(name, sizeof name, "fc%d", i);
-        v = fx_node(g, "MatMul", name, IDS(v, w));
-    }
-    fx_output(g, v);
-    return g;
-}
-
 static struct solve_request batch_of(const struct graph *g, int64_t batch, int64_t microbatch)
 {
     return (struct solve_request){.graph = g,
@@ -120,7 +103,7 @@ static struct solve_request batch_of(const struct graph *g, int64_t batch, int64
 static void memory_of_all(void **state)
 {
     (void)state;
-    struct graph *g = layers(4);
+    struct graph *g = pf_layers(4);
     struct pf f;
     pf_init(&f);
     pf_agent(&f, "mac", 10, 0);
@@ -146,7 +129,7 @@ static void memory_of_all(void **state)
 static void memory_alone(void **state)
 {
     (void)state;
-    struct graph *g = layers(4);
+    struct graph *g = pf_layers(4);
     struct pf f;
     pf_init(&f);
     pf_agent(&f, "pc", 10, 2 * MB);
@@ -159,7 +142,7 @@ static void memory_alone(void **state)
 static void memory_and_links(void **state)
 {
     (void)state;
-    struct graph *g = layers(8);
+    struct graph *g = pf_layers(8);
     struct pf f;
     pf_init(&f);
     pf_agent(&f, "host", 1, 4 * MB);
@@ -178,7 +161,7 @@ static void memory_and_links(void **state)
 static void pins(void **state)
 {
     (void)state;
-    struct graph *g = layers(8);
+    struct graph *g = pf_layers(8);
     struct pf f;
     pf_init(&f);
     pf_agent(&f, "phone", 1, MB / 2);
@@ -213,7 +196,7 @@ static double best_ms(const struct solve_request *q, const struct pf *f)
 static void deadlines(void **state)
 {
     (void)state;
-    struct graph *g = layers(8);
+    struct graph *g = pf_layers(8);
     struct pf f;
     char text[80];
     pf_init(&f);
@@ -249,7 +232,7 @@ static void deadlines(void **state)
 static void deadline_and_codec(void **state)
 {
     (void)state;
-    struct graph *g = layers(8);
+    struct graph *g = pf_layers(8);
     struct pf f;
     pf_init(&f);
     pf_agent(&f, "phone", 0.01, 64 * MB);
@@ -271,7 +254,7 @@ static void deadline_and_codec(void **state)
 static void microbatch_and_batch(void **state)
 {
     (void)state;
-    struct graph *g = layers(2);
+    struct graph *g = pf_layers(2);
     struct pf f;
     pf_init(&f);
     pf_agent(&f, "pc", 10, 4 * MB);
@@ -351,7 +334,7 @@ static void ops_that_nobody_runs(void **state)
 static void nothing_to_say(void **state)
 {
     (void)state;
-    struct graph *g = layers(4);
+    struct graph *g = pf_layers(4);
     struct pf f;
     struct infeasible_set set;
     struct yk_diag why = {.text = "as it was"};
@@ -383,7 +366,7 @@ static void many_agents(void **state)
     static struct view_agent agents[AGENTS];
     static struct view_link links[AGENTS * 2];
     struct view v = {.agents = agents, .links = links, .n_agents = AGENTS};
-    struct graph *g = layers(4);
+    struct graph *g = pf_layers(4);
     struct infeasible_set set;
     struct yk_diag why = {0};
     for (int32_t i = 0; i < AGENTS; i++) {

@@ -15,23 +15,6 @@ struct brute {
     int32_t agents[PF_AGENTS + 1], ends[PF_AGENTS + 1];
 };
 
-static bool fits(const struct cost_model *m, const int32_t *stage_of, const int32_t *agents, int32_t stages)
-{
-    int64_t sum[PF_AGENTS] = {0};
-    for (int32_t s = 0; s < stages; s++) {
-        uint8_t in_stage[64];
-        int64_t need;
-        for (int32_t i = 0; i < m->graph->n_nodes; i++)
-            in_stage[i] = stage_of[i] == s;
-        if (cost_memory(m, in_stage, 1, &need, NULL))
-            return false;
-        sum[agents[s]] += need;
-        if (sum[agents[s]] > m->view->agents[agents[s]].memory_bytes)
-            return false;
-    }
-    return true;
-}
-
 static void brute(struct brute *b, int32_t stages)
 {
     const struct cost_model *m = b->m;
@@ -45,7 +28,7 @@ static void brute(struct brute *b, int32_t stages)
         for (int32_t s = 0, i = 0; s < stages; s++)
             for (; i < b->ends[s]; i++)
                 stage_of[i] = s;
-        if (!fits(m, stage_of, b->agents, stages) ||
+        if (!pf_fits(m, stage_of, b->agents, stages) ||
             cost_price(m, b->source, b->agents, stages, stage_of, NULL, 0, &line, NULL))
             return;
         b->cost = YK_MIN(b->cost, line.cost_ms);
