@@ -15,7 +15,8 @@ struct batches {
 /* Sampler and augmentations suit each other and the set, which must have something to train towards. Once, before the
  * first fill. */
 yk_err batches_check(const struct batches *b, struct yk_diag *why);
-/* x and y: room for sampler.batch samples (data_sample, data_truth); the first *count of them are filled. */
+/* x and y: room for sampler.batch samples (data_at, data_truth); the first *count of them are filled, several inputs
+ * as data_at says of *count. */
 yk_err batches_fill(const struct batches *b, int64_t step, void *x, void *y, int64_t *count, struct yk_diag *why);
 /* Of the samples held out, count from first, as they are. */
 yk_err batches_held(const struct batches *b, int64_t first, int64_t count, void *x, void *y, struct yk_diag *why);

@@ -17,6 +17,7 @@
 
 #define MAX_CHANNELS 4096
 #define BLOCK_BYTES 16384
+#define NPY_NAME 208 /* bytes of the name of a file of samples */
 
 int64_t data_count(const struct data_set *d)
 {
@@ -71,6 +72,7 @@ void data_close(struct data_set *d)
 {
     if (!d)
         return;
+    data_close(d->next);
     data_files_close(&d->x_file);
     data_files_close(&d->y_file);
     data_images_close(d->images);
@@ -261,12 +263,23 @@ static yk_err use_npy_y(struct data_set *d, struct yk_diag *why)
     return YK_OK;
 }
 
+/* The file of samples in a folder; false: an input of this name has none. */
+static bool npy_name(const struct data_options *o, char name[static NPY_NAME])
+{
+    const char *input = o && o->input ? o->input : "x";
+    bool good = strcmp(input, "y") != 0 && input[0] && input[0] != '.' && !strchr(input, '/') && strlen(input) < 200;
+    snprintf(name, NPY_NAME, "%s.npy", good ? input : "");
+    return good;
+}
+
 static yk_err open_npy_folder(struct data_set *d, int dir, const struct data_options *o, struct yk_diag *why)
 {
-    yk_err err = data_files_open(dir, "x.npy", d->root, false, &d->x_file, why);
+    char name[NPY_NAME];
+    npy_name(o, name);
+    yk_err err = data_files_open(dir, name, d->root, false, &d->x_file, why);
     if (!err)
         err = use_npy_x(d, o, why);
-    if (err || faccessat(dir, "y.npy", F_OK, 0) != 0)
+    if (err || (o && o->samples_only) || faccessat(dir, "y.npy", F_OK, 0) != 0)
         return err;
     err = data_files_open(dir, "y.npy", d->root, false, &d->y_file, why);
     return err ? err : use_npy_y(d, why);
@@ -389,17 +402,23 @@ static const char *split_folder(int dir, const char *split)
 static bool holds(int dir, const char *plain)
 {
     char packed[64];
-    snprintf(packed, sizeof packed, "%s.gz", plain);
+    snprintf(packed, sizeof packed, "%.50s.gz", plain);
     return faccessat(dir, plain, F_OK, 0) == 0 || faccessat(dir, packed, F_OK, 0) == 0;
 }
 
+static bool holds_npy(int dir, const struct data_options *o)
+{
+    char name[NPY_NAME];
+    return npy_name(o, name) && faccessat(dir, name, F_OK, 0) == 0;
+}
+
 /* Takes *dir and gives the folder of the split for it, where there are such folders. *inner: free(). */
-static yk_err enter_split(
-    struct data_set *d, int *dir, const char *path, const char *split, char **inner, struct yk_diag *why)
+static yk_err enter_split(struct data_set *d, int *dir, const char *path, const char *split,
+    const struct data_options *o, char **inner, struct yk_diag *why)
 {
     const char *name = NULL;
     yk_err err = YK_OK;
-    if (!holds(*dir, "train-images-idx3-ubyte") && !holds(*dir, "t10k-images-idx3-ubyte") && !holds(*dir, "x.npy") &&
+    if (!holds(*dir, "train-images-idx3-ubyte") && !holds(*dir, "t10k-images-idx3-ubyte") && !holds_npy(*dir, o) &&
         !data_cifar_here(*dir))
         name = split_folder(*dir, split);
     if (!name)
@@ -427,9 +446,15 @@ static yk_err open_folder(
     yk_err err;
     split = train ? split : "t10k";
     snprintf(idx, sizeof idx, "%s-images-idx3-ubyte", split);
-    if (holds(fd, idx))
+    if (o && o->input && !holds_npy(fd, o))
+        err = yk_fail(why, YK_NOTFOUND,
+            "no '%.100s.npy': a model of several inputs takes a folder with NAME.npy for each of them, named as the "
+            "model "
+            "names it, and y.npy for what it is trained towards%s",
+            o->input, strcmp(o->input, "y") == 0 ? "; so no input may be named 'y'" : "");
+    else if (!(o && o->input) && holds(fd, idx))
         err = open_idx(d, fd, split, why);
-    else if (holds(fd, "x.npy"))
+    else if (holds_npy(fd, o))
         err = open_npy_folder(d, fd, o, why);
     else if (data_cifar_here(fd))
         err = open_cifar(d, fd, train, why);
@@ -454,6 +479,9 @@ static yk_err open_fd(int fd, const char *path, const char *root, const struct d
         yk_wrap(why, err, "%s", path);
     } else if (fstat(fd, &st) != 0) {
         err = yk_fail(why, yk_err_from_errno(errno), "%s: %s", path, strerror(errno));
+    } else if (S_ISREG(st.st_mode) && o && o->input) {
+        err = yk_fail(why, YK_INVAL,
+            "%s: one file; a model of several inputs takes a folder with NAME.npy for each of them", path);
     } else if (S_ISREG(st.st_mode) && is_image(fd, path)) {
         err = open_images(d, fd, path, root, o, why);
     } else if (S_ISREG(st.st_mode)) {
@@ -465,7 +493,7 @@ static yk_err open_fd(int fd, const char *path, const char *root, const struct d
             d->x_file.path = yk_xstrdup(path);
             err = use_npy_x(d, o, why);
         }
-    } else if (!(err = enter_split(d, &fd, path, split.name, &inner, why))) {
+    } else if (!(err = enter_split(d, &fd, path, split.name, o, &inner, why))) {
         err = open_folder(d, fd, inner ? inner : path, split.name, o, why);
     }
     close(fd);
@@ -604,7 +632,7 @@ static yk_err read_run(struct data_set *d, int64_t first, int64_t count, void *x
     return y ? read_truth(d, first, count, y, why) : YK_OK;
 }
 
-yk_err data_read(struct data_set *d, int64_t first, int64_t count, void *x, void *y, struct yk_diag *why)
+yk_err data_read_alone(struct data_set *d, int64_t first, int64_t count, void *x, void *y, struct yk_diag *why)
 {
     if (first < 0 || count < 0 || first > data_count(d) - count)
         return yk_fail(why, YK_INVAL, "samples %" PRId64 "..%" PRId64 " of a set of %" PRId64, first, first + count,

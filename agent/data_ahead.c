@@ -70,14 +70,13 @@ static void *run(void *arg)
 static yk_err start(struct data_ahead *a, int depth, struct data_ahead **out, struct yk_diag *why)
 {
     const struct shape *truth = data_truth(a->of.set);
-    int64_t row = shape_bytes(data_sample(a->of.set)), bytes = 0, y_bytes = 0;
+    int64_t bytes = data_at(a->of.set, data_inputs(a->of.set), a->microbatch), y_bytes = 0;
     yk_err err = YK_OK;
     a->depth = YK_MAX(depth, 2);
     a->ring = yk_xalloc((size_t)a->depth * sizeof *a->ring);
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->changed, NULL);
-    if (row < 0 || !yk_mul_i64(row, a->microbatch, &bytes) ||
-        (truth && !yk_mul_i64(shape_bytes(truth), a->microbatch, &y_bytes)))
+    if (bytes < 0 || (truth && !yk_mul_i64(shape_bytes(truth), a->microbatch, &y_bytes)))
         err = yk_fail(why, YK_LIMIT, "a batch of %" PRId64 " samples is too large", a->microbatch);
     for (int i = 0; !err && i < a->depth; i++) {
         a->ring[i].x = yk_try_aligned((size_t)bytes + 1);

@@ -12,7 +12,7 @@ struct data_ahead;
 struct data_ahead_batch {
     int64_t first, count; /* samples; in training: first is the position in the epoch */
     int64_t step, epoch;  /* of training; else the number of the microbatch and 0 */
-    void *x;              /* 64-byte aligned */
+    void *x;              /* 64-byte aligned; several inputs as data_at says of count */
     void *y;              /* 64-byte aligned, as data_truth says; NULL if the set has none */
 };
 

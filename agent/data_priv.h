@@ -27,9 +27,12 @@ struct data_set {
     float *black;               /* per channel; of samples that may be images and are not of `images` */
     struct data_images *images; /* all of the set, if it is one of images */
     struct data_cifar *cifar;
-    void *scratch; /* one sample; of data_read_augmented, NULL until then */
+    void *scratch;         /* one sample; of data_read_augmented, NULL until then */
+    struct data_set *next; /* of the next input; owned */
 };
 
+/* data_read of this set alone, without the next. */
+yk_err data_read_alone(struct data_set *d, int64_t first, int64_t count, void *x, void *y, struct yk_diag *why);
 /* Where a sample of the set, below data_count, is among all that the files hold. */
 int64_t data_place(const struct data_set *d, int64_t sample);
 

@@ -76,6 +76,8 @@ yk_err data_augmentable(const struct data_set *d, const struct augment *a, struc
     char text[128];
     if (!augment_any(a))
         return YK_OK;
+    if (d->next)
+        return yk_fail(why, YK_INVAL, "--augment is for models of one input, the set is for %d", data_inputs(d));
     shape_text(&d->sample, text, sizeof text);
     if (!view_of(d, &v))
         return yk_fail(why, YK_INVAL, "--augment needs images (channels, height, width), the samples are %s", text);
@@ -107,7 +109,7 @@ yk_err data_read_augmented(
         place.sample = data_place(d, k->sample);
         err = data_images_read_one(d->images, a, &place, to, y, why);
     } else {
-        err = data_read(d, k->sample, 1, to, y, why);
+        err = data_read_alone(d, k->sample, 1, to, y, why);
     }
     if (err || !move)
         return err;
@@ -192,6 +194,8 @@ static yk_err same(const char *what, const struct shape *a, const struct shape *
 yk_err data_match(const struct data_set *d, const struct data_set *other, struct yk_diag *why)
 {
     yk_err err = same("samples", &d->sample, &other->sample, why);
+    for (const struct data_set *a = d->next, *b = other->next; !err && a && b; a = a->next, b = b->next)
+        err = same("samples", &a->sample, &b->sample, why);
     if (!err && d->has_truth != other->has_truth)
         err = yk_fail(why, YK_INVAL, "the %s set has no labels", d->has_truth ? "validation" : "training");
     if (!err && d->has_truth)

@@ -17,14 +17,15 @@ yk_err source_data_plan(struct source_data *d, const struct pipeline *p, const s
     const struct graph *g = p->graph;
     size_t given = w->inputs.n;
     int32_t n = g->n_inputs - (p->training ? 2 : 0); /* target and divisor are made here */
-    if ((!given || p->training) && n != 1)
-        return yk_fail(why, YK_UNSUPPORTED, "a data set gives one input, the model has %d ('%.80s' ...)", n,
-            n ? input_name(p, 0) : "");
+    if (n < 1)
+        return yk_fail(why, YK_UNSUPPORTED, "the model has no input");
     if (given && given != (size_t)n)
         return yk_fail(why, YK_INVAL, "%zu inputs of the model's %d", given, n);
     d->step = -1;
     d->n = n;
     d->at = yk_xalloc(((size_t)d->n + 1) * sizeof *d->at);
+    for (int32_t i = 0; i < n; i++)
+        d->at[i].position = i;
     for (size_t i = 0; i < given; i++) {
         const struct wire_input *in = &w->inputs.at[i];
         int32_t k = 0;
@@ -37,6 +38,9 @@ yk_err source_data_plan(struct source_data *d, const struct pipeline *p, const s
                 return yk_fail(why, YK_INVAL, "input '%.80s' comes twice", input_name(p, k));
         if (!hash_is_hex(in->data))
             return yk_fail(why, YK_FORMAT, "the hash of input '%.80s' is malformed", input_name(p, k));
+        if (p->training && in->whole)
+            return yk_fail(
+                why, YK_INVAL, "input '%.80s' is not by sample: it cannot be trained with", input_name(p, k));
         d->at[i].position = k;
         d->at[i].whole = in->whole;
     }
@@ -75,7 +79,9 @@ static yk_err open_one(struct source_data *d, struct source_input *in, const str
 {
     struct preprocess how;
     struct data_target target;
-    struct data_options o = {.split = w->split[0] ? w->split : NULL,
+    struct data_options o = {.input = !in->blob && d->n > 1 ? input_name(p, in->position) : NULL,
+        .samples_only = in != d->at,
+        .split = w->split[0] ? w->split : NULL,
         .preprocess = &how,
         .target = &target,
         .mean = w->mean.at,
@@ -95,8 +101,8 @@ static yk_err open_one(struct source_data *d, struct source_input *in, const str
     yk_err err = YK_OK;
     if (w->preprocess[0] && (err = preprocess_parse_text(w->preprocess, strlen(w->preprocess), &how, why)))
         return yk_wrap(why, err, "preprocessing");
-    if (w->inputs.n > 1) /* pixels and their normalisation belong to a single input */
-        o.n_mean = o.n_std = 0;
+    if (d->n > 1 && (o.n_mean || o.n_std))
+        return yk_fail(why, YK_INVAL, "mean and std are for models of one input, this one has %d", d->n);
     bool labels = d->labels && !d->labelled;
     err = in->blob ? data_open_memory(cache_data(in->blob), cache_len(in->blob), labels ? cache_data(d->labels) : NULL,
                          labels ? cache_len(d->labels) : 0, &o, &in->set, why)
@@ -133,15 +139,30 @@ static yk_err check_truth(struct source_data *d, const struct pipeline *p, struc
         grad_loss_name((enum grad_loss)t->config.loss), b);
 }
 
+/* All inputs' samples in one set, which the first input then has. */
+static yk_err join_inputs(struct source_data *d, const struct pipeline *p, struct yk_diag *why)
+{
+    for (int32_t i = 1; i < d->n; i++) {
+        yk_err err = data_join(d->at[0].set, d->at[i].set, input_name(p, d->at[i].position), why);
+        if (err)
+            return err;
+        d->at[i].set = NULL;
+    }
+    return YK_OK;
+}
+
 static yk_err open_training(
     struct source_data *d, const struct pipeline *p, const struct wire_run *w, struct yk_diag *why)
 {
     const struct train_config *c = &p->training->config;
     struct data_set *set = d->at[0].set;
+    yk_err err = join_inputs(d, p, why);
+    if (err)
+        return err;
     int64_t n = data_count(set), held = c->val > 0 ? sampler_share(n, c->val) : 0;
     d->batches = (struct batches){
         .set = set, .sampler = {.seed = (uint64_t)c->seed, .samples = n, .held = held, .batch = w->batch}};
-    yk_err err = augment_parse(c->augment ? c->augment : "", &d->batches.augment, why);
+    err = augment_parse(c->augment ? c->augment : "", &d->batches.augment, why);
     if (!err)
         err = batches_check(&d->batches, why);
     if (!err)
@@ -153,7 +174,8 @@ static yk_err open_training(
         return yk_fail(why, YK_INVAL,
             "the model has a fixed batch of %lld: %lld samples in batches of %lld leave a remainder",
             (long long)p->full, (long long)d->samples, (long long)w->batch);
-    d->x = yk_try_aligned((size_t)(w->batch * shape_bytes(data_sample(set))) + 1);
+    int64_t bytes = data_at(set, data_inputs(set), w->batch);
+    d->x = bytes < 0 ? NULL : yk_try_aligned((size_t)bytes + 1);
     d->y = yk_try_aligned((size_t)(w->batch * shape_bytes(data_truth(set))) + 1);
     return d->x && d->y ? YK_OK : yk_fail(why, YK_NOMEM, "no memory for a batch of %lld samples", (long long)w->batch);
 }
@@ -173,8 +195,8 @@ yk_err source_data_read_step(struct source_data *d, const struct pipeline *p, in
     int64_t count, struct tensor *t, int64_t *ids, struct yk_diag *why)
 {
     const struct pipeline_training *tr = p->training;
-    size_t x_row = (size_t)shape_bytes(data_sample(d->batches.set));
-    size_t y_row = (size_t)shape_bytes(data_truth(d->batches.set));
+    const struct data_set *set = d->batches.set;
+    size_t y_row = (size_t)shape_bytes(data_truth(set));
     if (d->step != step) {
         d->step = -1;
         yk_err err = batches_fill(&d->batches, step, d->x, d->y, &d->count, why);
@@ -183,7 +205,10 @@ yk_err source_data_read_step(struct source_data *d, const struct pipeline *p, in
         d->step = step;
         d->divisor = divisor_of(d, p);
     }
-    memcpy(t[d->at[0].position].data, d->x + (size_t)first * x_row, (size_t)count * x_row);
+    for (int32_t i = 0; i < d->n; i++) {
+        size_t row = (size_t)shape_bytes(data_sample_of(set, i));
+        memcpy(t[d->at[i].position].data, d->x + data_at(set, i, d->count) + (size_t)first * row, (size_t)count * row);
+    }
     memcpy(t[tr->target].data, d->y + (size_t)first * y_row, (size_t)count * y_row);
     memcpy(t[tr->divisor].data, &d->divisor, sizeof d->divisor);
     if (ids)

@@ -384,3 +384,22 @@ bool samples_independent(const struct graph *g, const int64_t *sizes, struct yk_
     free(w.c);
     return good;
 }
+
+yk_err samples_in_front(const struct graph *g, struct yk_diag *why)
+{
+    int64_t fixed;
+    int32_t batch = graph_batch_dim(g, &fixed);
+    if (g->n_inputs < 1)
+        return yk_fail(why, YK_UNSUPPORTED, "the model has no input");
+    for (int32_t i = 0; g->n_inputs > 1 && i < g->n_inputs; i++) {
+        const struct value *v = &g->values[g->inputs[i]];
+        const struct dim *first = v->rank > 0 ? &v->dims[0] : NULL;
+        if (first && (batch >= 0 ? first->sym == batch : first->sym < 0 && first->value == fixed))
+            continue;
+        return yk_fail(why, YK_UNSUPPORTED,
+            "input '%.60s' of the model's %d does not have the batch of '%.60s' as its first axis: a data set gives "
+            "samples; make it a weight",
+            v->name, (int)g->n_inputs, g->values[g->inputs[0]].name);
+    }
+    return YK_OK;
+}

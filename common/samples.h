@@ -4,6 +4,10 @@
 
 #include "common/shapes.h"
 
+/* Every input has the samples in front, so that a data set with as many arrays can give them. A model of one input is
+ * not asked. Errors: YK_UNSUPPORTED names the input that has not. */
+yk_err samples_in_front(const struct graph *g, struct yk_diag *why);
+
 /* True if every graph output has the batch in front and row i of it follows from row i of the inputs alone, whatever
  * the size of the batch. Else false, and why names the first node that mixes samples (or that the rules do not see
  * through). sizes: of the named dimensions, as shapes_infer takes them; the batch's is ignored. A model with a fixed

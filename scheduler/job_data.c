@@ -177,7 +177,7 @@ static yk_err read_inputs(struct job *j, const struct graph *g, struct blobs *bl
             return yk_wrap(why, err, "input '%.60s'", v->name);
         if (v->rank > 0 && npy.shape.rank < 1)
             return yk_fail(why, YK_INVAL, "input '%.60s' is a single number, not a set of samples", v->name);
-        in->whole = !is_samples(g, v, &npy.shape);
+        in->whole = !j->training && !is_samples(g, v, &npy.shape); /* training_make has asked for samples */
         if ((err = take_sizes(j, g, v, &npy.shape, why)))
             return err;
         if (in->whole)

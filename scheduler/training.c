@@ -2,6 +2,7 @@
 
 #include "common/onnx.h"
 #include "common/plan.h"
+#include "common/samples.h"
 #include "scheduler/model.h"
 #include "scheduler/policy.h"
 #include "scheduler/solve.h"
@@ -160,12 +161,8 @@ yk_err training_make(struct training *t, const char *dir, const char *blob_hash,
     yk_err err = onnx_import(path, &forward, NULL, why);
     if (!err)
         err = passes_train(forward, eval, eval_arg, why);
-    if (!err && forward->n_inputs != 1)
-        err = yk_fail(why, YK_UNSUPPORTED,
-            "the model has %d inputs ('%.60s', '%.60s' ...), and a data set gives one: make the others weights of the "
-            "model, or one input that a Split takes apart",
-            forward->n_inputs, forward->n_inputs ? forward->values[forward->inputs[0]].name : "",
-            forward->n_inputs > 1 ? forward->values[forward->inputs[1]].name : "");
+    if (!err)
+        err = samples_in_front(forward, why);
     if (!err)
         err = grad_build(forward, &o, &made, &info, why);
     if (!err)

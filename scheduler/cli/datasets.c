@@ -38,8 +38,8 @@ yk_err datasets_numbers(const char *flag, const char *text, struct datasets_numb
     return YK_OK;
 }
 
-yk_err datasets_open(struct cli *c, const struct data_target *target, const struct json *stored, struct data_set **out,
-    struct yk_diag *why)
+yk_err datasets_open(struct cli *c, const struct data_input *inputs, int32_t n, const struct json *stored,
+    struct data_set **out, struct yk_diag *why)
 {
     struct datasets_numbers mean = {0}, std = {0};
     struct preprocess how;
@@ -51,14 +51,9 @@ yk_err datasets_open(struct cli *c, const struct data_target *target, const stru
     if (!err)
         err = images_settings(c, stored, false, &how, &asked, why);
     if (!err) {
-        struct data_options o = {.split = c->o.split,
-            .mean = mean.at,
-            .std = std.at,
-            .n_mean = mean.n,
-            .n_std = std.n,
-            .preprocess = &how,
-            .target = target};
-        err = data_open(c->o.data, &o, &set, why);
+        struct data_options o = {
+            .split = c->o.split, .mean = mean.at, .std = std.at, .n_mean = mean.n, .n_std = std.n, .preprocess = &how};
+        err = data_open_inputs(c->o.data, &o, inputs, n, &set, why);
     }
     if (!err && asked && !data_note(set))
         err = yk_fail(why, YK_INVAL,
@@ -100,31 +95,66 @@ static yk_err add_samples(struct shape *s, int64_t count, struct yk_diag *why)
     return YK_OK;
 }
 
-/* The set as a client sees it: read whole, so that any format becomes x.npy and y.npy. */
+/* Opens --data for a model of yoked. inputs: free() it; it borrows from model, which is json_free()d after it. */
+static yk_err open_for_upload(
+    struct cli *c, struct json **model, struct data_input **inputs, struct data_set **set, struct yk_diag *why)
+{
+    yk_err err = images_model(c, c->args.at[0], model, why);
+    if (err)
+        return err;
+    const struct json *list = json_find(*model, "inputs");
+    size_t n = json_len(list);
+    if (n < 1)
+        return yk_fail(why, YK_UNSUPPORTED, "model '%s' has no input", c->args.at[0]);
+    *inputs = yk_xalloc(n * sizeof **inputs);
+    for (size_t i = 0; i < n; i++) {
+        (*inputs)[i].name = json_str(json_find(json_at(list, i), "name"), "");
+        images_target(*model, i, &(*inputs)[i].target);
+    }
+    return datasets_open(c, *inputs, (int32_t)n, json_find(*model, "preprocess"), set, why);
+}
+
+/* {"blob": ..} of one input, {"inputs": {NAME: ..}} of several, from what data_at says of count samples. */
+static yk_err upload_inputs(struct cli *c, const struct data_set *set, const struct data_input *inputs,
+    const uint8_t *x, struct json_out *out, struct yk_diag *why)
+{
+    int64_t count = data_count(set);
+    int n = data_inputs(set);
+    yk_err err = YK_OK;
+    json_put_key(out, n > 1 ? "inputs" : "blob");
+    if (n > 1)
+        json_open(out, '{');
+    for (int i = 0; !err && i < n; i++) {
+        struct shape shape = *data_sample_of(set, i);
+        char hash[65] = "";
+        if (!(err = add_samples(&shape, count, why)))
+            err = upload_array(c, n > 1 ? inputs[i].name : c->o.data, &shape, x + data_at(set, i, count), hash, why);
+        if (n > 1)
+            json_put_key(out, inputs[i].name);
+        json_put_str(out, hash);
+    }
+    if (n > 1)
+        json_close(out, '}');
+    return err;
+}
+
+/* The set as a client sees it: read whole, so that any format becomes .npy files. */
 static yk_err submit_upload(struct cli *c, struct json_out *out, struct yk_diag *why)
 {
     struct data_set *set = NULL;
+    struct data_input *inputs = NULL;
     struct json *model = NULL;
-    struct data_target target;
     void *x = NULL, *y = NULL;
-    char x_hash[65], y_hash[65];
-    yk_err err = images_model(c, c->args.at[0], &model, why);
+    char hash[65];
+    struct shape labels = {0};
+    yk_err err = open_for_upload(c, &model, &inputs, &set, why);
     if (err)
-        return err;
-    images_target(model, 0, &target);
-    err = datasets_open(
-        c, json_len(json_find(model, "inputs")) == 1 ? &target : NULL, json_find(model, "preprocess"), &set, why);
-    json_free(model);
-    if (err)
-        return err;
-    const struct shape *truth = data_truth(set);
-    struct shape shape = *data_sample(set), labels = {0};
-    if ((err = add_samples(&shape, data_count(set), why)))
         goto out;
+    const struct shape *truth = data_truth(set);
     if (truth && (labels = *truth, err = add_samples(&labels, data_count(set), why)))
         goto out;
-    int64_t bytes = shape_bytes(&shape), more = truth ? shape_bytes(&labels) : 0;
-    bytes = bytes < 0 || more < 0 ? INT64_MAX : bytes + YK_MIN(more, INT64_MAX - bytes);
+    int64_t x_bytes = data_at(set, data_inputs(set), data_count(set)), more = truth ? shape_bytes(&labels) : 0;
+    int64_t bytes = x_bytes < 0 || more < 0 ? INT64_MAX : x_bytes + YK_MIN(more, INT64_MAX - x_bytes);
     if (bytes > UPLOAD_LIMIT) {
         err = yk_fail(why, YK_LIMIT,
             "%s: %lld samples are %lld bytes; the limit of an upload is %lld: put them under a --data-root of an agent "
@@ -132,27 +162,28 @@ static yk_err submit_upload(struct cli *c, struct json_out *out, struct yk_diag 
             c->o.data, (long long)data_count(set), (long long)bytes, (long long)UPLOAD_LIMIT);
         goto out;
     }
-    x = yk_try_aligned((size_t)shape_bytes(&shape) + 1);
+    x = yk_try_aligned((size_t)x_bytes + 1);
     y = yk_try_aligned((size_t)more + 1);
     if (!x || !y) {
         err = yk_fail(why, YK_NOMEM, "no memory for the data set");
         goto out;
     }
-    if ((err = data_read(set, 0, data_count(set), x, truth ? y : NULL, why)) ||
-        (err = upload_array(c, c->o.data, &shape, x, x_hash, why)) ||
-        (truth && (err = upload_array(c, "labels", &labels, y, y_hash, why))))
+    if ((err = data_read(set, 0, data_count(set), x, truth ? y : NULL, why)))
         goto out;
     json_put_key(out, "data");
     json_open(out, '{');
-    json_put_key(out, "blob");
-    json_put_str(out, x_hash);
+    if ((err = upload_inputs(c, set, inputs, x, out, why)) ||
+        (truth && (err = upload_array(c, "labels", &labels, y, hash, why))))
+        goto out;
     if (truth) {
         json_put_key(out, "labels");
-        json_put_str(out, y_hash);
+        json_put_str(out, hash);
     }
     json_close(out, '}');
 out:
     data_close(set);
+    free(inputs);
+    json_free(model);
     free(x);
     free(y);
     return err;

@@ -256,6 +256,15 @@ yk_err local_input_shape(const struct local *l, int32_t input, int64_t batch, st
     return YK_OK;
 }
 
+struct tensor local_samples(const struct local *l, const struct data_set *set, const struct data_ahead_batch *b,
+    int32_t value, const struct shapes *shapes)
+{
+    int input = 0;
+    while (l->graph->inputs[input] != value)
+        input++;
+    return (struct tensor){shapes->of[value], (char *)b->x + data_at(set, input, b->count)};
+}
+
 yk_err local_outputs_alloc(struct local *l, const int64_t *sizes, struct tensor **out, struct yk_diag *why)
 {
     const struct memplan *plan = exec_plan(l->exec);

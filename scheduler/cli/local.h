@@ -2,6 +2,7 @@
 #ifndef YK_LOCAL_H
 #define YK_LOCAL_H
 
+#include "agent/data_ahead.h"
 #include "common/plan.h"
 #include "kernels/exec.h"
 #include "scheduler/cli/cli.h"
@@ -51,6 +52,9 @@ yk_err local_all_given(const struct local *l, struct yk_diag *why);
 
 /* A graph input's shape at l->sizes with the batch replaced. */
 yk_err local_input_shape(const struct local *l, int32_t input, int64_t batch, struct shape *out, struct yk_diag *why);
+/* What a graph input of a run takes from a batch; shapes: those of the run, of b's size. */
+struct tensor local_samples(const struct local *l, const struct data_set *set, const struct data_ahead_batch *b,
+    int32_t value, const struct shapes *shapes);
 /* Tensors of the graph outputs at these sizes; free data with free(). */
 yk_err local_outputs_alloc(struct local *l, const int64_t *sizes, struct tensor **out, struct yk_diag *why);
 

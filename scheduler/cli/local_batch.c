@@ -40,25 +40,33 @@ static int64_t count_correct(const struct tensor *logits, const int64_t *labels)
 
 static yk_err check_input(struct local *l, const struct data_set *set, int64_t microbatch, struct yk_diag *why)
 {
-    struct shape want, got = *data_sample(set);
+    int32_t n = l->graph->n_inputs;
     char a[128], b[128];
-    if (l->graph->n_inputs != 1)
-        return yk_fail(why, YK_UNSUPPORTED, "the model has %d inputs; a data set gives one", l->graph->n_inputs);
-    memmove(got.dims + 1, got.dims, (size_t)got.rank * sizeof got.dims[0]);
-    got.dims[0] = microbatch;
-    got.rank++;
-    const struct shape *given[1] = {&got};
-    yk_err err =
-        local_sizes(l->graph, given, l->sizes, NULL) ? YK_OK : local_agree(l, why); /* what differs is told below */
-    if (!err)
-        err = local_input_shape(l, 0, microbatch, &want, why);
-    if (err)
-        return err;
-    if (shape_equal(&want, &got))
-        return YK_OK;
-    shape_text(&want, a, sizeof a);
-    shape_text(&got, b, sizeof b);
-    return yk_fail(why, YK_INVAL, "the model takes %s, the data set gives %s", a, b);
+    struct shape want, *got = yk_xalloc(((size_t)n + 1) * sizeof *got);
+    const struct shape **given = yk_xalloc(((size_t)n + 1) * sizeof *given);
+    yk_err err = YK_OK;
+    for (int32_t i = 0; i < n; i++) {
+        got[i] = *data_sample_of(set, i);
+        given[i] = &got[i];
+        memmove(got[i].dims + 1, got[i].dims, (size_t)got[i].rank * sizeof got[i].dims[0]);
+        got[i].dims[0] = microbatch;
+        got[i].rank++;
+    }
+    if (!local_sizes(l->graph, given, l->sizes, NULL)) /* what differs is told below */
+        err = local_agree(l, why);
+    for (int32_t i = 0; !err && i < n; i++) {
+        err = local_input_shape(l, i, microbatch, &want, why);
+        if (err || shape_equal(&want, &got[i]))
+            continue;
+        shape_text(&want, a, sizeof a);
+        shape_text(&got[i], b, sizeof b);
+        err = n > 1 ? yk_fail(why, YK_INVAL, "input '%s' of the model takes %s, the data set gives %s",
+                          l->graph->values[l->graph->inputs[i]].name, a, b)
+                    : yk_fail(why, YK_INVAL, "the model takes %s, the data set gives %s", a, b);
+    }
+    free(got);
+    free(given);
+    return err;
 }
 
 /* Runs all microbatches; outputs of all samples go into rows (NULL: not kept). */
@@ -66,14 +74,11 @@ static yk_err run_all(struct cli *c, struct local *l, struct data_set *set, int6
     struct sums *sums, struct yk_diag *why)
 {
     struct progress bar;
-    struct tensor *outputs = NULL;
-    struct tensor in = {0};
+    struct tensor *outputs = NULL, *in = yk_xalloc(((size_t)l->graph->n_inputs + 1) * sizeof *in);
     struct data_ahead *ahead = NULL;
     const struct data_ahead_batch *b;
     int64_t fixed = l->fixed_batch, total = data_count(set);
     yk_err err = local_outputs_alloc(l, l->sizes, &outputs, why);
-    if (!err)
-        err = local_input_shape(l, 0, microbatch, &in.shape, why);
     if (err)
         goto out;
     if (l->batch_dim < 0 && total % fixed) {
@@ -92,13 +97,13 @@ static yk_err run_all(struct cli *c, struct local *l, struct data_set *set, int6
         plan = exec_plan(l->exec);
         if (l->batch_dim >= 0)
             l->sizes[l->batch_dim] = b->count;
-        in.shape.dims[0] = b->count;
-        in.data = b->x;
         if ((err = exec_sizes(l->exec, l->sizes, &shapes, why)))
             break;
+        for (int32_t i = 0; i < plan->n_in; i++)
+            in[i] = local_samples(l, set, b, plan->in[i], shapes);
         for (int32_t i = 0; i < plan->n_out; i++)
             outputs[i].shape = shapes->of[plan->out[i]];
-        if ((err = exec_run(l->exec, l->sizes, &in, outputs, 0, why)))
+        if ((err = exec_run(l->exec, l->sizes, in, outputs, 0, why)))
             break;
         const struct tensor *result = &outputs[0];
         for (int32_t i = 0; i < plan->n_out; i++)
@@ -128,6 +133,7 @@ out:
     for (int32_t i = 0; outputs && i < exec_plan(l->exec)->n_out; i++)
         free(outputs[i].data);
     free(outputs);
+    free(in);
     data_ahead_close(ahead);
     return err;
 }
@@ -165,6 +171,7 @@ int cli_local_batch(struct cli *c)
     struct yk_diag why = {0};
     struct local l = {0};
     struct data_set *set = NULL;
+    struct data_input *inputs = NULL;
     struct yk_buf rows = {0};
     struct sums sums = {0};
     if (!c->o.data) {
@@ -175,10 +182,10 @@ int cli_local_batch(struct cli *c)
     yk_err err = local_open(c, c->args.at[0], &l, &why);
     if (err)
         goto out;
-    struct data_target target = {.rank = -1};
-    if (l.graph->n_inputs == 1)
-        data_target_of(l.graph, l.graph->inputs[0], &target);
-    if ((err = datasets_open(c, &target, NULL, &set, &why)))
+    if ((err = samples_in_front(l.graph, &why)))
+        goto out;
+    inputs = data_inputs_of(l.graph, l.graph->n_inputs);
+    if ((err = datasets_open(c, inputs, l.graph->n_inputs, NULL, &set, &why)))
         goto out;
     if (l.plan)
         microbatch = l.plan->microbatch;
@@ -206,6 +213,7 @@ int cli_local_batch(struct cli *c)
 out:
     yk_buf_free(&rows);
     data_close(set);
+    free(inputs);
     local_close(&l);
     return err ? cli_fail(err, &why) : CLI_DONE;
 }

@@ -51,13 +51,13 @@ static yk_err open_set(
 {
     struct cli *c = t->cli;
     char *data = c->o.data, *was = c->o.split;
-    struct data_target target;
-    data_target_of(t->env.graph, t->env.graph->inputs[0], &target);
+    struct data_input *inputs = data_inputs_of(t->env.graph, t->env.graph->n_inputs);
     c->o.data = (char *)(uintptr_t)path;
     c->o.split = (char *)(uintptr_t)split;
-    yk_err err = datasets_open(c, &target, NULL, out, why);
+    yk_err err = datasets_open(c, inputs, t->env.graph->n_inputs, NULL, out, why);
     c->o.data = data;
     c->o.split = was;
+    free(inputs);
     return err;
 }
 
@@ -172,6 +172,20 @@ static int64_t bad_row(const struct tensor *t)
     return -1;
 }
 
+/* The samples of a graph input in a batch, from `first`; input: by position. */
+static void *samples_at(const struct local_train *t, const struct data_ahead_batch *b, int32_t input, int64_t first)
+{
+    return (char *)b->x + data_at(t->set, input, b->count) + first * shape_bytes(data_sample_of(t->set, input));
+}
+
+static int32_t input_position(const struct local_train *t, int32_t value)
+{
+    int32_t k = 0;
+    while (t->graph->inputs[k] != value)
+        k++;
+    return k;
+}
+
 /* Says which is the first tensor that is not finite. first: the batch's sample that the microbatch begins with. */
 static yk_err not_finite(
     struct local_train *t, const struct tensor *in, int64_t first, uint64_t seed, double loss, struct yk_diag *why)
@@ -179,16 +193,18 @@ static yk_err not_finite(
     const struct trainer_border *border = trainer_border(t->trainer, TRAINER_WHOLE);
     const struct sampler *s = &t->batches.sampler;
     struct sampler_batch b = sampler_batch(s, t->step);
+    bool several = data_inputs(t->set) > 1;
     char text[512];
     for (int32_t i = 0; i < border->n_in; i++) {
         bool target = border->in[i] == t->graph->inputs[t->info.target_input];
         int64_t row = border->in[i] == t->graph->inputs[t->info.divisor_input] ? -1 : bad_row(&in[i]);
         if (row >= 0)
             return yk_fail(why, YK_INVAL,
-                "step %" PRId64 ": the loss is %s: %s of sample %" PRId64
+                "step %" PRId64 ": the loss is %s: %s%s%.60s%s of sample %" PRId64
                 " of %s (counted from 0) holds a NaN or an infinity",
                 t->step + 1, isnan(loss) ? "NaN" : "infinite", target ? "the target" : "the input",
-                sampler_sample(s, b.epoch, b.first + first + row), t->cli->o.data);
+                target || !several ? "" : " '", target || !several ? "" : t->graph->values[border->in[i]].name,
+                target || !several ? "" : "'", sampler_sample(s, b.epoch, b.first + first + row), t->cli->o.data);
     }
     if (!trainer_blame(t->trainer, t->sizes, in, seed, text, sizeof text))
         snprintf(text, sizeof text, "nothing in it is");
@@ -203,7 +219,7 @@ static yk_err run_step(
 {
     const struct trainer_border *border = trainer_border(t->trainer, TRAINER_WHOLE);
     const struct graph *g = t->graph;
-    int64_t row = shape_bytes(data_sample(t->set)), target = shape_bytes(data_truth(t->set)), index = 0;
+    int64_t target = shape_bytes(data_truth(t->set)), index = 0;
     int64_t ids = shape_count(data_truth(t->set)) * b->count;
     int64_t counted = t->ids ? count_ids(t, b->y, ids) : b->count;
     float divisor = (float)counted;
@@ -226,7 +242,7 @@ static yk_err run_step(
             int32_t v = border->in[i];
             void *data = v == g->inputs[t->info.target_input]    ? truth
                          : v == g->inputs[t->info.divisor_input] ? (void *)&divisor
-                                                                 : (void *)((char *)b->x + first * row);
+                                                                 : samples_at(t, b, input_position(t, v), first);
             in[i] = (struct tensor){shapes->of[v], data};
         }
         if ((err = trainer_run(t->trainer, TRAINER_WHOLE, 0, t->sizes, in, out, seed, why)))

@@ -1,6 +1,7 @@
 /* The models of a training: the graph that is trained, the file that comes out, and what judges it. */
 #include "common/onnx.h"
 #include "common/passes.h"
+#include "common/samples.h"
 #include "kernels/fold.h"
 #include "scheduler/cli/local_train.h"
 
@@ -24,12 +25,8 @@ yk_err local_train_open_model(struct local_train *t, struct yk_diag *why)
     yk_err err = import(t->cli->args.at[0], &t->env.graph, why);
     if (!err)
         err = passes_train(t->env.graph, fold_eval, NULL, why);
-    if (!err && t->env.graph->n_inputs != 1)
-        err = yk_fail(why, YK_UNSUPPORTED,
-            "the model has %d inputs ('%.60s' ...), and a data set gives one: make the others "
-            "weights of the model, or one input that a Split takes apart",
-            (int)t->env.graph->n_inputs,
-            t->env.graph->n_inputs ? t->env.graph->values[t->env.graph->inputs[0]].name : "");
+    if (!err)
+        err = samples_in_front(t->env.graph, why);
     if (!err)
         err = grad_build(t->env.graph, &t->options, &t->graph, &t->info, why);
     if (!err && t->cli->o.plan)
@@ -47,19 +44,31 @@ yk_err local_train_open_model(struct local_train *t, struct yk_diag *why)
 /* The model takes what the set gives; other named dimensions have the size that the samples have. */
 static yk_err fit_sizes(struct local_train *t, struct yk_diag *why)
 {
-    struct shape x = *data_sample(t->set);
-    if (x.rank == YK_MAX_RANK)
-        return yk_fail(why, YK_LIMIT, "samples of %d dimensions; the limit is %d", x.rank, YK_MAX_RANK - 1);
-    memmove(x.dims + 1, x.dims, (size_t)x.rank * sizeof x.dims[0]);
-    x.dims[0] = t->microbatch;
-    x.rank++;
+    int n = data_inputs(t->set);
     if (t->batch_dim < 0 && t->microbatch != t->env.fixed_batch)
         return yk_fail(why, YK_INVAL,
             "the model takes batches of exactly %" PRId64 ", not %" PRId64 ": export it with a dynamic batch, or give "
             "--microbatch=%" PRId64,
             t->env.fixed_batch, t->microbatch, t->env.fixed_batch);
-    const struct shape *in[1] = {&x};
-    return local_sizes(t->env.graph, in, t->sizes, why);
+    struct shape *x = yk_xalloc((size_t)n * sizeof *x);
+    const struct shape **in = yk_xalloc((size_t)n * sizeof *in);
+    yk_err err = YK_OK;
+    for (int i = 0; !err && i < n; i++) {
+        x[i] = *data_sample_of(t->set, i);
+        in[i] = &x[i];
+        if (x[i].rank == YK_MAX_RANK) {
+            err = yk_fail(why, YK_LIMIT, "samples of %d dimensions; the limit is %d", x[i].rank, YK_MAX_RANK - 1);
+            break;
+        }
+        memmove(x[i].dims + 1, x[i].dims, (size_t)x[i].rank * sizeof x[i].dims[0]);
+        x[i].dims[0] = t->microbatch;
+        x[i].rank++;
+    }
+    if (!err)
+        err = local_sizes(t->env.graph, in, t->sizes, why);
+    free(x);
+    free(in);
+    return err;
 }
 
 yk_err local_train_open_trainer(struct local_train *t, struct yk_diag *why)
@@ -176,12 +185,10 @@ static yk_err judge_all(
 {
     const struct memplan *plan = exec_plan(l->exec);
     const struct data_ahead_batch *b;
-    struct tensor *outputs = NULL, in = {0};
+    struct tensor *outputs = NULL, *in = yk_xalloc(((size_t)plan->n_in + 1) * sizeof *in);
     int32_t result = 0;
     const char *name = t->graph->values[t->graph->outputs[t->info.logits_output]].name;
     yk_err err = local_outputs_alloc(l, l->sizes, &outputs, why);
-    if (!err)
-        err = local_input_shape(l, 0, 1, &in.shape, why);
     for (int32_t i = 0; i < plan->n_out; i++)
         if (strcmp(l->graph->values[plan->out[i]].name, name) == 0)
             result = i;
@@ -191,13 +198,13 @@ static yk_err judge_all(
             l->sizes[l->batch_dim] = b->count;
         else if (b->count != l->fixed_batch)
             break; /* a rest that a model with a fixed batch cannot take */
-        in.shape.dims[0] = b->count;
-        in.data = b->x;
         if ((err = exec_sizes(l->exec, l->sizes, &shapes, why)))
             break;
+        for (int32_t i = 0; i < plan->n_in; i++)
+            in[i] = local_samples(l, t->set, b, plan->in[i], shapes);
         for (int32_t i = 0; i < plan->n_out; i++)
             outputs[i].shape = shapes->of[plan->out[i]];
-        if ((err = exec_run(l->exec, l->sizes, &in, outputs, 0, why)))
+        if ((err = exec_run(l->exec, l->sizes, in, outputs, 0, why)))
             break;
         if (t->ids)
             score_ids(t, &outputs[result], b->y, s);
@@ -208,6 +215,7 @@ static yk_err judge_all(
     for (int32_t i = 0; outputs && i < plan->n_out; i++)
         free(outputs[i].data);
     free(outputs);
+    free(in);
     return err;
 }
 

@@ -50,8 +50,10 @@ static void put_config(const struct local_train *t, struct yk_buf *text)
         yk_buf_printf(text, "freeze[%d] %s\n", i, c.freeze[i]);
     yk_buf_printf(text, "batch %" PRId64 "\nmicrobatch %" PRId64 "\n", s->batch, t->microbatch);
     yk_buf_printf(text, "samples %" PRId64 "\nsamples held out %" PRId64 "\n", s->samples, s->held);
-    shape_text(data_sample(t->set), sample, sizeof sample);
-    yk_buf_printf(text, "a sample %s\n", sample);
+    for (int i = 0, n = data_inputs(t->set); i < n; i++) {
+        shape_text(data_sample_of(t->set, i), sample, sizeof sample);
+        yk_buf_printf(text, "a sample %s\n", sample);
+    }
     const struct {
         const char *flag, *value;
     } pixels[] = {{"mean", o->mean}, {"std", o->std}, {"preset", o->preset}, {"preprocess", o->preprocess},

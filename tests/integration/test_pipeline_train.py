@@ -9,6 +9,9 @@ import threading
 import time
 
 import numpy
+import onnx
+import torch
+from onnx import TensorProto, helper, numpy_helper
 
 import harness
 from harness import DATASETS, LEASE_S, SEED, Fleet
@@ -321,6 +324,68 @@ def test_uploaded_values():
         other = t.fleet.yoke("train", "model", f"--data={folder}", "--loss=mse", f"--plan={plan}", "--batch=16", ok=False)
         assert "plan it again, with the flags of this training" in other.err, other.err
         assert ours.last()["test_accuracy"] is None
+
+
+def masked(path):
+    """Classes of token ids: embedding, mask, two layers, mask, scores."""
+    rng = numpy.random.default_rng(3)
+    weights = {"embed": (12, 8), "w0": (8, 8), "w1": (8, 8), "out": (48, 5)}
+    nodes = [("Gather", ["embed", "ids"]), ("Mul", [0, "mask"]), ("MatMul", [1, "w0"]), ("Tanh", [2]), ("MatMul", [3, "w1"]),
+             ("Mul", [4, "mask"]), ("Flatten", [5]), ("MatMul", [6, "out"])]
+    graph = helper.make_graph(
+        [helper.make_node(op, [f"v{i}" if isinstance(i, int) else i for i in ins], [f"v{k}"]) for k, (op, ins) in enumerate(nodes)],
+        "masked", [helper.make_tensor_value_info("ids", TensorProto.INT64, ["N", 6]),
+                   helper.make_tensor_value_info("mask", TensorProto.FLOAT, ["N", 6, 1])],
+        [helper.make_tensor_value_info("v7", TensorProto.FLOAT, ["N", 5])],
+        [numpy_helper.from_array(rng.standard_normal(shape).astype("float32") / 3, name) for name, shape in weights.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), str(path))
+    return weights
+
+
+def test_several_inputs():
+    """A model of two inputs: named data, uploaded data and one machine give the same file and judge it the same, as does
+    PyTorch; what the set lacks is named."""
+    with Trainings(["a", "b"]) as t:
+        model, folder = t.fleet.dir / "masked.onnx", t.root / "texts"
+        weights = masked(model)
+        t.fleet.add_model(model, "masked")
+        rng = numpy.random.default_rng(9)
+        arrays = {"ids": rng.integers(0, 12, (90, 6)), "mask": (rng.random((90, 6, 1)) > 0.3).astype("float32")}
+        arrays["y"] = arrays["ids"][:, 0] % 5
+        for split, rows in (("train", slice(0, 60)), ("test", slice(60, 90))):
+            (folder / split).mkdir(parents=True)
+            for name, array in arrays.items():
+                numpy.save(folder / split / f"{name}.npy", array[rows])
+        flags = ["--epochs=10", "--batch=16", "--microbatch=5", "--lr=0.3", "--momentum=0", "--seed=5"]
+        plan = json.loads(t.fleet.yoke("plan", "masked", "--job=train", *flags, "--source=a", "--json").out)
+        t.plan, t.forward = plan, plan["forward_nodes"]
+        two, alone = t.fleet.dir / "two.json", t.fleet.dir / "alone.json"
+        two.write_text(json.dumps(t.cut("ab", [3])))
+        alone.write_text(json.dumps(plan))
+        local = harness.local("train", model, f"--data={folder}", *flags, "--json", f"--plan={alone}",
+                              f"--output={t.fleet.dir}/local.onnx")
+        assert local.last()["test_accuracy"] > 0.3, local.last()
+        for data in (["--data=texts", "--source=a"], [f"--data={folder}"]):
+            ours = t.fleet.yoke("train", "masked", *data, *flags, "--json", f"--plan={two}", f"--output={t.fleet.dir}/fleet.onnx")
+            curves = [[r["loss"] for r in map(json.loads, d.out.splitlines()) if "loss" in r] for d in (ours, local)]
+            assert len(curves[0]) == 40 and curves[0] == curves[1], (data, curves)
+            assert ours.last()["test_accuracy"] == local.last()["test_accuracy"], (data, ours.last(), local.last())
+            assert (t.fleet.dir / "fleet.onnx").read_bytes() == (t.fleet.dir / "local.onnx").read_bytes(), data
+        # The trained file, its accuracy with and without a fleet, and the same in PyTorch.
+        t.fleet.add_model(t.fleet.dir / "fleet.onnx", "trained")
+        accuracy = [r.last()["accuracy"] for r in (
+            t.fleet.yoke("batch", "trained", "--data=texts", "--source=a", "--json"), t.fleet.yoke("batch", "trained", f"--data={folder}", "--json"),
+            harness.local("batch", t.fleet.dir / "fleet.onnx", f"--data={folder}", "--json"))]
+        assert accuracy == [local.last()["test_accuracy"]] * 3, accuracy
+        embed, w0, w1, out = [torch.tensor(numpy_helper.to_array(w)) for w in onnx.load(str(t.fleet.dir / "fleet.onnx")).graph.initializer
+                              if w.name in weights]
+        ids, mask, y = [torch.tensor(arrays[k][60:]) for k in ("ids", "mask", "y")]
+        scores = (torch.tanh(embed[ids] * mask @ w0) @ w1 * mask).flatten(1) @ out
+        assert (scores.argmax(1) == y).double().mean().item() == accuracy[0]
+        (folder / "test/mask.npy").unlink()
+        for done in (t.fleet.yoke("train", "masked", f"--data={folder / 'test'}", *flags, ok=False),
+                     harness.local("train", model, f"--data={folder / 'test'}", *flags, ok=False)):
+            assert done.code == 1 and "no 'mask.npy'" in done.err, done.err
 
 
 def test_bar():

@@ -1,5 +1,5 @@
 /* Data sets: the real one where it is installed, small ones made here, and what must be refused. */
-#include "agent/data.h"
+#include "agent/batches.h"
 #include "agent/sampler.h"
 #include "common/npy.h"
 
@@ -580,6 +580,87 @@ static void splits_below_a_root(void **state)
     free(a);
 }
 
+/* One set of a folder with an array for each input: whole, in batches of an epoch, and held out. */
+static void several_inputs(void **state)
+{
+    (void)state;
+    enum { N = 7 };
+    float vectors[N * 3], more[(N + 1) * 3] = {0};
+    int64_t ids[N * 2], y[N], got_y[N], dims[3] = {N, 3, 1};
+    _Alignas(64) uint8_t x[512];
+    struct data_input inputs[] = {{"ids", {.dtype = DT_I64, .rank = 2}}, {"more", {.dtype = DT_F32, .rank = 2}}};
+    struct data_options o = {0};
+    struct data_set *d;
+    struct yk_diag why = {0};
+    int64_t count;
+    for (int i = 0; i < N * 3; i++)
+        vectors[i] = more[i] = (float)i;
+    for (int i = 0; i < N; i++)
+        y[i] = ids[2 * i] = ids[2 * i + 1] = i;
+    run("mkdir %s/inputs", root);
+    put_npy("inputs/more.npy", DT_F32, 2, dims, vectors);
+    put_npy("inputs/y.npy", DT_I64, 1, dims, y);
+    dims[1] = 2;
+    put_npy("inputs/ids.npy", DT_I64, 2, dims, ids);
+    char *path = yk_xasprintf("%s/inputs", root);
+    assert_int_equal(data_open_inputs(path, &o, inputs, 2, &d, &why), YK_OK);
+    assert_true(data_inputs(d) == 2 && data_count(d) == N && data_labelled(d));
+    assert_true(data_sample_of(d, 1)->dims[0] == 3 && data_sample_of(d, 1)->dtype == DT_F32);
+    assert_int_equal(data_at(d, 1, 5), 128); /* 5 samples of 16 bytes, and the next multiple of 64 */
+    assert_int_equal(data_at(d, 2, 5), 192);
+    assert_int_equal(data_at(d, 2, INT64_MAX / 16), -1);
+    assert_int_equal(data_read(d, 2, 5, x, got_y, &why), YK_OK);
+    assert_memory_equal(x, ids + 4, 5 * 16);
+    assert_memory_equal(x + data_at(d, 1, 5), vectors + 6, 5 * 12);
+    assert_int_equal(data_read(d, 3, 5, x, got_y, &why), YK_INVAL);
+    assert_int_equal(data_match(d, d, &why), YK_OK);
+
+    struct batches b = {.set = d, .sampler = {.seed = 3, .samples = N, .held = 2, .batch = 3}};
+    assert_int_equal(batches_check(&b, &why), YK_OK);
+    for (int64_t step = 0; step < 2 * sampler_steps(&b.sampler); step++) {
+        assert_int_equal(batches_fill(&b, step, x, got_y, &count, &why), YK_OK);
+        assert_int_equal(count, step % 2 ? 2 : 3);
+        for (int64_t i = 0; i < count; i++) {
+            assert_memory_equal(x + i * 16, ids + 2 * got_y[i], 16);
+            assert_memory_equal(x + data_at(d, 1, count) + i * 12, vectors + 3 * got_y[i], 12);
+        }
+    }
+    assert_int_equal(batches_held(&b, 0, 2, x, got_y, &why), YK_OK);
+    assert_true(got_y[0] == sampler_held(&b.sampler, 0) && got_y[0] != got_y[1]);
+    assert_memory_equal(x + data_at(d, 1, 2) + 12, vectors + 3 * got_y[1], 12);
+    assert_int_equal(augment_parse("flip", &b.augment, &why), YK_OK);
+    assert_int_equal(batches_check(&b, &why), YK_INVAL);
+    assert_non_null(strstr(why.text, "--augment is for models of one input"));
+    data_close(d);
+
+    static const struct {
+        const char *name, *says;
+    } bad[] = {{"mask", "no 'mask.npy'"}, {"y", "no input may be named 'y'"},
+        {"../inputs/more", "no '../inputs/more.npy'"}, {"", "no '.npy'"}};
+    for (size_t i = 0; i < YK_COUNT(bad); i++) {
+        inputs[1].name = bad[i].name;
+        assert_int_equal(data_open_inputs(path, &o, inputs, 2, &d, &why), YK_NOTFOUND);
+        if (!strstr(why.text, bad[i].says))
+            fail_msg("'%s' does not say '%s'", why.text, bad[i].says);
+    }
+    inputs[1].name = "more";
+    o.mean = &(double){0.5};
+    o.n_mean = 1;
+    assert_int_equal(data_open_inputs(path, &o, inputs, 2, &d, &why), YK_INVAL);
+    assert_non_null(strstr(why.text, "--mean and --std"));
+    o.n_mean = 0;
+    dims[0] = N + 1;
+    dims[1] = 3;
+    put_npy("inputs/more.npy", DT_F32, 2, dims, more);
+    assert_int_equal(data_open_inputs(path, &o, inputs, 2, &d, &why), YK_INVAL);
+    assert_non_null(strstr(why.text, "input 'more' has 8 samples, another has 7"));
+    free(path);
+    path = yk_xasprintf("%s/inputs/ids.npy", root);
+    assert_int_equal(data_open_inputs(path, &o, inputs, 2, &d, &why), YK_INVAL);
+    assert_non_null(strstr(why.text, "takes a folder with NAME.npy"));
+    free(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -598,6 +679,7 @@ int main(void)
         cmocka_unit_test(split_folders),
         cmocka_unit_test(splits_held_out),
         cmocka_unit_test(splits_below_a_root),
+        cmocka_unit_test(several_inputs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
