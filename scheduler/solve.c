@@ -97,7 +97,8 @@ static void score_new(struct pool *pool, struct size_pool *p, int32_t first, int
         double least = c->cost_ms * (1 - 1 / count); /* of the last microbatch's time at most one is counted too much */
         if (i < last)
             least = c->n_lines == 1 ? (count - 1) * c->lines[0].bottleneck_ms * (1 - 1e-9) : 0;
-        c->left_out = !req->closed_form && !solve_pool_single(c) && least > pool->least_step;
+        bool optimum = c->cost_ms <= pool->least_ms * (1 + 1e-9); /* of the closed form, so far */
+        c->left_out = !req->closed_form && !optimum && !solve_pool_single(c) && least > pool->least_step;
         if (!c->left_out)
             score(pool, p, c);
     }
