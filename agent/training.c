@@ -185,6 +185,7 @@ static yk_err open_unit(struct train_unit *u, struct yk_diag *why)
         .pool = p->agent->pool,
         .optim = optim_config(&t->config),
         .in_flight = whole(u) ? 0 : (int)u->first->depth,
+        .single = p->load->training.batch <= p->full,
         .weight = weight_data,
         .weight_arg = p};
     yk_err err = trainer_open(&c, &u->trainer, why);
@@ -283,7 +284,6 @@ int64_t training_bytes(const struct pipeline *p)
     int64_t sum = 0;
     for (int i = 0; i < p->training->n_units; i++)
         sum += trainer_held_bytes(p->training->units[i].trainer) +
-               (p->load->training.batch > p->full ? trainer_later_bytes(p->training->units[i].trainer) : 0) +
                p->training->units[i].states_count * (int64_t)sizeof(float);
     return sum;
 }

@@ -22,11 +22,12 @@ struct buffer {
 struct plan {
     const struct graph *g;
     const uint8_t *in_stage;
-    int32_t node;     /* being visited */
-    int32_t *last;    /* by value: last reader in the stage, -1 */
-    uint8_t *outside; /* by value: OUTSIDE_READ outside the stage, OUTSIDE_OUTPUT of the graph, OUTSIDE_STAYS of its
-                         last ones */
-    uint8_t *kept;    /* by value: weight that a node of the stage keeps */
+    const uint8_t *taken; /* by value; may be NULL */
+    int32_t node;         /* being visited */
+    int32_t *last;        /* by value: last reader in the stage, -1 */
+    uint8_t *outside;     /* by value: OUTSIDE_READ outside the stage, OUTSIDE_OUTPUT of the graph, OUTSIDE_STAYS of its
+                             last ones */
+    uint8_t *kept;        /* by value: weight that a node of the stage keeps */
     bool keeps;
 };
 
@@ -187,6 +188,11 @@ static yk_err add_heap(const struct plan *p, const struct shapes *s, struct memp
     return err || !any ? err : add_to(&m->heap_bytes, MEMPLAN_HEAP_BYTES, why);
 }
 
+static bool is_taken(const struct plan *p, int32_t v)
+{
+    return p->taken && p->taken[v];
+}
+
 /* Sorts values into boundary, weights and roots of buffers; fills b and *n_b. */
 static yk_err classify(
     struct plan *p, const struct shapes *s, struct memplan *m, struct buffer *b, int32_t *n_b, struct yk_diag *why)
@@ -213,7 +219,7 @@ static yk_err classify(
                 err = add_to(&m->in_bytes, bytes, why);
         } else if (made && p->outside[v]) {
             m->out[m->n_out++] = v;
-            if ((err = value_bytes(g, s, v, &bytes, why)) == YK_OK)
+            if (!is_taken(p, v) && (err = value_bytes(g, s, v, &bytes, why)) == YK_OK)
                 err = add_to(p->outside[v] == OUTSIDE_STAYS ? &m->stay_bytes : &m->out_bytes, bytes, why);
         }
     }
@@ -224,10 +230,10 @@ static yk_err classify(
             continue;
         for (int32_t k = 0; !err && k < n->n_out; k++) {
             int32_t v = n->out[k];
-            if (v == YK_ABSENT || p->outside[v] || !shapes_has(s, v))
+            if (v == YK_ABSENT || (p->outside[v] && !is_taken(p, v)) || !shapes_has(s, v))
                 continue;
             int32_t last = YK_MAX(p->last[v], i);
-            if (k == 0 && n->op->flags & OP_VIEW && n->in[0] != YK_ABSENT) {
+            if (k == 0 && !p->outside[v] && n->op->flags & OP_VIEW && n->in[0] != YK_ABSENT) {
                 int32_t root = m->root[n->in[0]];
                 m->root[v] = root;
                 if (buffer_of[root] >= 0)
@@ -265,9 +271,15 @@ static yk_err total(struct memplan *m, int32_t depth, int64_t workspace, struct 
 yk_err memplan_make(const struct graph *g, const struct shapes *s, const uint8_t *in_stage,
     const struct memplan_node *table, int32_t depth, struct memplan *out, struct yk_diag *why)
 {
+    return memplan_make_taken(g, s, in_stage, table, NULL, depth, out, why);
+}
+
+yk_err memplan_make_taken(const struct graph *g, const struct shapes *s, const uint8_t *in_stage,
+    const struct memplan_node *table, const uint8_t *taken, int32_t depth, struct memplan *out, struct yk_diag *why)
+{
     size_t n_values = (size_t)g->n_values + 1;
     struct memplan m = {.arena = yk_arena_open(0)};
-    struct plan p = {.g = g, .in_stage = in_stage};
+    struct plan p = {.g = g, .in_stage = in_stage, .taken = taken};
     struct buffer *b = NULL;
     int32_t n_b = 0, *placed = NULL;
     int64_t workspace;
@@ -341,9 +353,10 @@ struct memplan_place memplan_place(const struct memplan *m, const struct graph *
     if (value < 0 || value >= g->n_values)
         return p;
     p.root = m->root[value];
-    if (m->offset[value] >= 0) {
-        p.where = MEMPLAN_ARENA;
-        p.offset = m->offset[value];
+    p.offset = m->offset[value];
+    if (p.offset >= 0) {
+        p.index = position(m->out, m->n_out, p.root);
+        p.where = p.index >= 0 ? MEMPLAN_OUT : MEMPLAN_ARENA;
     } else if (g->values[p.root].kind == VALUE_WEIGHT) {
         p.where = MEMPLAN_WEIGHT;
     } else if ((p.index = position(m->in, m->n_in, p.root)) >= 0) {

@@ -34,7 +34,7 @@ struct memplan {
 /* Where an executor finds a value while the stage runs:
  *   ARENA   arena + offset
  *   IN      the buffer of boundary input in[index]
- *   OUT     the buffer of boundary output out[index]
+ *   OUT     the buffer of boundary output out[index]; of one that is taken, arena + offset where the caller gives none
  *   WEIGHT  the data of weight `root`
  *   NOWHERE the stage does not touch the value, or its size depends on data
  * A view (OP_VIEW) has the place of its root and costs nothing: if the places of its input and its output are equal the
@@ -46,7 +46,7 @@ struct memplan_place {
     enum memplan_where where;
     int32_t root;   /* value id */
     int32_t index;  /* of IN and OUT */
-    int64_t offset; /* of ARENA */
+    int64_t offset; /* of ARENA, and of an OUT that is taken; -1 */
 };
 
 /* in_stage: one byte per node of the graph. table: by node, or NULL (zeros). shapes: at the maximum sizes.
@@ -56,6 +56,11 @@ struct memplan_place {
  * offset over its lifetime; the same input always gives the same plan. */
 yk_err memplan_make(const struct graph *g, const struct shapes *s, const uint8_t *in_stage,
     const struct memplan_node *table, int32_t depth, struct memplan *out, struct yk_diag *why);
+/* The same with outputs that are taken: by value id, 1 for an output whose contents the caller takes as soon as the
+ * node that makes it has run. It lies in the arena, for as long as nodes of the stage need it, instead of in a buffer
+ * of out_bytes or stay_bytes; it is still in `out`. taken may be NULL. */
+yk_err memplan_make_taken(const struct graph *g, const struct shapes *s, const uint8_t *in_stage,
+    const struct memplan_node *table, const uint8_t *taken, int32_t depth, struct memplan *out, struct yk_diag *why);
 struct memplan_place memplan_place(const struct memplan *m, const struct graph *g, int32_t value);
 void memplan_fini(struct memplan *m);
 

@@ -76,11 +76,24 @@ static void add_weights(struct count *k, struct memtrain_part *part)
     add(k, &part->fixed, k->inner, 1);
 }
 
+/* Gradients that nobody else wants: they are added to their sums as they are made. */
+static uint8_t *find_taken(const struct count *k)
+{
+    uint8_t *taken = yk_try_alloc((size_t)k->c->graph->n_values + 1, 1);
+    for (int32_t v = 0; taken && v < k->c->graph->n_values; v++)
+        taken[v] = (k->role[v] & (ROLE_GRADIENT | ROLE_LEAVES)) == ROLE_GRADIENT;
+    return taken;
+}
+
 static yk_err add_part(struct count *k, const uint8_t *nodes, struct memtrain_part *part, struct yk_diag *why)
 {
     const struct memtrain_config *c = k->c;
     struct memplan m;
-    yk_err err = memplan_make(c->graph, c->shapes, nodes, c->table, 1, &m, why);
+    uint8_t *taken = c->several ? find_taken(k) : NULL;
+    if (c->several && !taken)
+        return yk_fail(why, YK_NOMEM, "no memory to plan a training");
+    yk_err err = memplan_make_taken(c->graph, c->shapes, nodes, c->table, taken, 1, &m, why);
+    free(taken);
     if (err)
         return err;
     add(k, &part->fixed, m.arena_bytes, 1);
@@ -93,8 +106,6 @@ static yk_err add_part(struct count *k, const uint8_t *nodes, struct memtrain_pa
             add(k, &part->out, (bytes + MEMPLAN_ALIGN - 1) / MEMPLAN_ALIGN, MEMPLAN_ALIGN);
         if (!(role & ROLE_GRADIENT) || role & ROLE_LEAVES)
             add(k, c->whole ? &part->fixed : &part->each, bytes, 1);
-        else if (c->several)
-            add(k, &part->fixed, bytes, 1);
     }
     memplan_fini(&m);
     return YK_OK;

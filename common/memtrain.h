@@ -14,7 +14,7 @@ struct memtrain_config {
     const struct memplan_node *table;
     int32_t slots; /* tensors that the optimizer keeps for each parameter */
     bool whole;    /* forward and backward are one run */
-    bool several;  /* microbatches in a step: their gradients are added up */
+    bool several;  /* microbatches in a step: a gradient lies in the arena until it is added to its sum */
 };
 
 struct memtrain_part {

@@ -42,6 +42,7 @@ struct backend_segment {
     int32_t n_in, n_out;
     const void *const *weights; /* by value id: data of every weight the segment uses, dense, aligned for its dtype */
     bool weights_variable;      /* training: set_weights will come */
+    const uint8_t *taken; /* by value id: outputs that lie in the scratch among inner values; NULL: none. See made */
     /* Host backends in a stage share its memory plan: place[v] is the offset of inner value v in backend_run.scratch
      * (-1: not there), workspace is at workspace_offset, and prepare asks no scratch of its own. NULL: the backend
      * plans inner values itself. Valid until release. */
@@ -57,6 +58,10 @@ struct backend_run {
     /* Host backends call it after each node, in their order, from the thread that runs them. NULL: not wanted. */
     void (*trace)(void *arg, int32_t node, double ms);
     void *trace_arg;
+    /* A backend that runs its nodes in steps calls it after each node, from the thread that runs them, before another
+     * one begins: what of the node's outputs is taken may be gone afterwards. NULL: not wanted. */
+    void (*made)(void *made_arg, int32_t node);
+    void *made_arg;
 };
 
 struct backend_ops {
@@ -64,6 +69,7 @@ struct backend_ops {
     uint32_t abi;
     bool exact; /* same forms, same bits, whatever threads and cut */
     bool host;  /* buffers are host memory */
+    bool steps; /* host: runs one node after the other in the places it is given, and calls backend_run.made */
 
     yk_err (*open)(struct pool *pool, struct backend **out, struct yk_diag *why); /* pool is borrowed */
     void (*close)(struct backend *b);

@@ -61,6 +61,15 @@ static yk_err copy_config(struct exec *e, const struct exec_config *c, struct yk
         if (!e->renewed || !e->variable)
             return yk_fail(why, YK_NOMEM, "no memory to open a stage");
     }
+    if (c->taken) {
+        e->taken = yk_try_alloc(n_values, 1);
+        e->kept = yk_try_alloc(n_values, sizeof(*e->kept));
+        if (!e->taken || !e->kept)
+            return yk_fail(why, YK_NOMEM, "no memory to open a stage");
+        memcpy(e->taken, c->taken, (size_t)g->n_values);
+        e->take = c->take;
+        e->take_arg = c->take_arg;
+    }
     for (int32_t i = 0; i < g->n_nodes; i++)
         e->in_stage[i] = c->in_stage ? c->in_stage[i] != 0 : 1;
     for (int32_t i = 0; i < g->n_syms; i++)
@@ -278,10 +287,30 @@ static yk_err make_segments(struct exec *e, struct backend **owner, struct yk_di
     return cross_values(e, why);
 }
 
+/* Of the outputs that are taken. A host backend that is done with all at once needs them side by side. */
+static yk_err keep_taken(struct exec *e, struct exec_segment *seg, struct yk_diag *why)
+{
+    for (int32_t i = 0; e->taken && i < seg->n_out; i++) {
+        int32_t v = seg->out[i];
+        if (!e->taken[v])
+            continue;
+        seg->takes = true;
+        if (!seg->backend || !seg->backend->ops->host || seg->backend->ops->steps)
+            continue;
+        int64_t bytes = shape_bytes(&e->max.of[v]);
+        if (!(e->kept[v] = yk_try_aligned((size_t)YK_MAX(bytes, 1))))
+            return yk_fail(why, YK_NOMEM, "no memory for '%s' of %lld bytes on backend %s", e->graph->values[v].name,
+                (long long)bytes, seg->backend->ops->name);
+        e->held += bytes;
+    }
+    return YK_OK;
+}
+
 static yk_err prepare_segment(struct exec *e, struct exec_segment *seg, bool variable, struct yk_diag *why)
 {
-    if (!seg->backend)
-        return YK_OK;
+    yk_err err = keep_taken(e, seg, why);
+    if (err || !seg->backend)
+        return err;
     const struct backend_ops *ops = seg->backend->ops;
     int32_t n = seg->n_in + seg->n_out;
     const char **forms = yk_try_alloc((size_t)seg->n_nodes + 1, sizeof(*forms));
@@ -304,10 +333,11 @@ static yk_err prepare_segment(struct exec *e, struct exec_segment *seg, bool var
         .n_out = seg->n_out,
         .weights = e->weights,
         .weights_variable = variable,
+        .taken = ops->steps ? e->taken : NULL,
         .place = ops->host ? e->plan.offset : NULL,
         .workspace_offset = e->plan.workspace_offset};
     int64_t scratch = 0, packed = 0;
-    yk_err err = ops->prepare(seg->backend, &desc, &seg->handle, &scratch, &packed, why);
+    err = ops->prepare(seg->backend, &desc, &seg->handle, &scratch, &packed, why);
     free(forms);
     if (err)
         return err;
@@ -369,7 +399,7 @@ yk_err exec_open(const struct exec_config *config, struct exec **out, struct yk_
         goto out;
     e->has_max = true;
     if ((err = pick_forms(e, config, owner, table, why)) ||
-        (err = memplan_make(g, &e->max, e->in_stage, table, 1, &e->plan, why)))
+        (err = memplan_make_taken(g, &e->max, e->in_stage, table, e->taken, 1, &e->plan, why)))
         goto out;
     e->has_plan = true;
     e->arena = yk_try_aligned((size_t)YK_MAX(e->plan.arena_bytes, 1));
@@ -440,6 +470,10 @@ void exec_close(struct exec *e)
     for (int32_t v = 0; e->copies && v < e->graph->n_values; v++)
         free(e->copies[v]);
     free(e->copies);
+    for (int32_t v = 0; e->kept && v < e->graph->n_values; v++)
+        free(e->kept[v]);
+    free(e->kept);
+    free(e->taken);
     free(e->renewed);
     free(e->variable);
     free(e->weights);

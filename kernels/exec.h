@@ -24,6 +24,13 @@ struct exec_config {
     /* By value id: memory of weights that change between runs (training), NULL where one does not; the memory is
      * borrowed for the life of the exec, the array for the call. NULL: none changes. */
     void *const *variable;
+    /* By value id, 1 for an output of the stage that `take` may want as soon as the node that makes it has run: the
+     * memory plan holds room for it only as long as the stage needs it. The array is for the call. NULL: none. */
+    const uint8_t *taken;
+    /* Called in a run, before the next node begins (with backends that cannot stop in between: behind their segment),
+     * for each of them whose out[].data is NULL in that run: out is its position there. */
+    void (*take)(void *arg, int32_t out, const struct tensor *made);
+    void *take_arg;
     int64_t heap_limit;   /* bytes of values whose size depends on data, at one time; 0: EXEC_HEAP_LIMIT */
     double time_limit_ms; /* in which the last dynamic node of a run must begin; 0: none */
     int64_t step_limit;   /* dynamic nodes that one run executes, subgraphs included; 0: EXEC_STEP_LIMIT */
@@ -46,8 +53,9 @@ int64_t exec_held_bytes(const struct exec *e); /* arena, packed weights, copies 
 yk_err exec_sizes(struct exec *e, const int64_t *sizes, const struct shapes **out, struct yk_diag *why);
 
 /* One run: in/out by position in exec_plan()->in / ->out, dense host tensors whose shapes must equal exec_sizes()'s;
- * they may not overlap each other. Blocks until done. Not reentrant. YK_UNSUPPORTED if the stage takes or gives values
- * whose size depends on data: exec_run_made and exec_run_values do it. */
+ * they may not overlap each other. The data of an output that is taken may be NULL. Blocks until done. Not reentrant.
+ * YK_UNSUPPORTED if the stage takes or gives values whose size depends on data: exec_run_made and exec_run_values do
+ * it. */
 yk_err exec_run(struct exec *e, const int64_t *sizes, const struct tensor *in, struct tensor *out, uint64_t seed,
     struct yk_diag *why);
 /* exec_run of a stage that also makes graph outputs whose shape depends on data: made by position in graph->outputs; of

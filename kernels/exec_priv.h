@@ -17,6 +17,7 @@ struct exec_segment {
     struct backend_buffer *buffers; /* n_in, then n_out */
     struct backend_buffer **pointers;
     int n_owned; /* buffers from the backend's alloc */
+    bool takes;  /* an output of it is taken */
 };
 
 struct exec {
@@ -38,6 +39,10 @@ struct exec {
     void **copies;        /* by value id: of unaligned weights */
     const void **renewed; /* by value id, for exec_set_weights; NULL if no weight is variable */
     uint8_t *variable;    /* by value id; likewise */
+    uint8_t *taken;       /* by value id; NULL if no output is */
+    void **kept;          /* by value id: memory of taken outputs of backends that do not work in the arena; likewise */
+    void (*take)(void *arg, int32_t out, const struct tensor *made);
+    void *take_arg;
     struct exec_segment *segments;
     int32_t n_segments;
     int64_t held;

@@ -62,7 +62,7 @@ yk_err exec_sizes(struct exec *e, const int64_t *sizes, const struct shapes **ou
     return YK_OK;
 }
 
-static yk_err check_tensor(const struct exec *e, const struct tensor *t, int32_t v, struct yk_diag *why)
+static yk_err check_tensor(const struct exec *e, const struct tensor *t, int32_t v, bool taken, struct yk_diag *why)
 {
     const struct shape *want = &e->actual.of[v];
     if (!shape_equal(&t->shape, want)) {
@@ -71,6 +71,8 @@ static yk_err check_tensor(const struct exec *e, const struct tensor *t, int32_t
         shape_text(want, text, sizeof(text));
         return yk_fail(why, YK_INVAL, "'%s' is %s, wants %s", e->graph->values[v].name, got, text);
     }
+    if (taken && !t->data)
+        return YK_OK;
     if (shape_bytes(want) > 0 && (!t->data || (uintptr_t)t->data % dtype_bytes(want->dtype) != 0))
         return yk_fail(why, YK_INVAL, "'%s' has no aligned data", e->graph->values[v].name);
     return YK_OK;
@@ -87,7 +89,9 @@ static void *address(const struct exec *e, int32_t v, const struct tensor *in, c
     case MEMPLAN_IN:
         return in[p.index].data;
     case MEMPLAN_OUT:
-        return out[p.index].data;
+        if (out[p.index].data || p.offset < 0)
+            return out[p.index].data;
+        return e->kept[p.root] ? e->kept[p.root] : e->arena + p.offset;
     default:
         return NULL;
     }
@@ -155,6 +159,50 @@ static double now_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
+/* Gives away what of a node's outputs is taken. */
+static void on_made(void *arg, int32_t node)
+{
+    struct exec *e = arg;
+    const struct node *n = &e->graph->nodes[node];
+    for (int32_t k = 0; k < n->n_out; k++) {
+        if (n->out[k] < 0 || !e->taken[n->out[k]])
+            continue;
+        struct memplan_place p = memplan_place(&e->plan, e->graph, n->out[k]);
+        struct tensor made = {e->actual.of[n->out[k]], address(e, n->out[k], e->in, e->out)};
+        if (p.where == MEMPLAN_OUT && !e->out[p.index].data)
+            e->take(e->take_arg, p.index, &made);
+    }
+}
+
+static int32_t position(const int32_t *ids, int32_t n, int32_t value)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (ids[i] == value)
+            return i;
+    return -1;
+}
+
+/* Behind a segment that ran elsewhere or all at once: its outputs, each read and given away before the next, in the
+ * order in which they were made: in the arena, one that is taken may have the place of a later one. */
+static yk_err fetch(struct exec *e, struct exec_segment *seg, struct yk_diag *why)
+{
+    const struct backend_ops *ops = seg->backend->ops;
+    for (int32_t i = 0; i < seg->n_nodes; i++) {
+        const struct node *n = &e->graph->nodes[seg->nodes[i]];
+        for (int32_t k = 0; k < n->n_out && !ops->host; k++) {
+            int32_t v = n->out[k], at = v < 0 ? -1 : position(seg->out, seg->n_out, v);
+            yk_err err = at < 0 ? YK_OK
+                                : ops->read(seg->backend, &seg->buffers[seg->n_in + at], address(e, v, e->in, e->out),
+                                      shape_bytes(&e->actual.of[v]));
+            if (err)
+                return yk_fail(why, err, "cannot read '%s' from backend %s", e->graph->values[v].name, ops->name);
+        }
+        if (seg->takes)
+            on_made(e, seg->nodes[i]);
+    }
+    return YK_OK;
+}
+
 static yk_err run_dynamic(struct exec *e, struct exec_segment *seg, struct yk_diag *why)
 {
     yk_err err = YK_OK;
@@ -164,8 +212,10 @@ static yk_err run_dynamic(struct exec *e, struct exec_segment *seg, struct yk_di
         if (!err && e->trace) {
             double after = now_ms();
             on_node(e, seg->nodes[i], after - before);
-            before = now_ms();
         }
+        if (!err && seg->takes)
+            on_made(e, seg->nodes[i]);
+        before = e->trace ? now_ms() : 0;
     }
     return err;
 }
@@ -192,7 +242,9 @@ static yk_err run_segment(struct exec *e, struct exec_segment *seg, const struct
         .scratch = ops->host ? e->arena : seg->scratch,
         .seed = seed,
         .trace = e->trace ? on_node : NULL,
-        .trace_arg = e};
+        .trace_arg = e,
+        .made = seg->takes && ops->steps ? on_made : NULL,
+        .made_arg = e};
     struct waiter w = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
     if (start(e, seg))
         return yk_fail(why, YK_CANCELED, "canceled");
@@ -206,14 +258,7 @@ static yk_err run_segment(struct exec *e, struct exec_segment *seg, const struct
     pthread_mutex_destroy(&w.lock);
     if (w.err)
         return yk_fail(why, w.err, "%s", w.text);
-    for (int32_t i = 0; !ops->host && i < seg->n_out; i++) {
-        int32_t v = seg->out[i];
-        err = ops->read(
-            seg->backend, &seg->buffers[seg->n_in + i], address(e, v, in, out), shape_bytes(&e->actual.of[v]));
-        if (err)
-            return yk_fail(why, err, "cannot read '%s' from backend %s", e->graph->values[v].name, ops->name);
-    }
-    return YK_OK;
+    return ops->steps ? YK_OK : fetch(e, seg, why);
 }
 
 /* A graph output that this stage makes on its heap. */
@@ -262,9 +307,9 @@ static yk_err check_tensors(
     const struct shapes *s;
     yk_err err = exec_sizes(e, sizes, &s, why);
     for (int32_t i = 0; !err && i < e->plan.n_in; i++)
-        err = check_tensor(e, &in[i], e->plan.in[i], why);
+        err = check_tensor(e, &in[i], e->plan.in[i], false, why);
     for (int32_t i = 0; !err && i < e->plan.n_out; i++)
-        err = check_tensor(e, &out[i], e->plan.out[i], why);
+        err = check_tensor(e, &out[i], e->plan.out[i], e->taken && e->taken[e->plan.out[i]], why);
     return err;
 }
 
@@ -320,14 +365,6 @@ void exec_cancel(struct exec *e)
 }
 
 /* ---- values of any kind ---- */
-
-static int32_t position(const int32_t *ids, int32_t n, int32_t value)
-{
-    for (int32_t i = 0; i < n; i++)
-        if (ids[i] == value)
-            return i;
-    return -1;
-}
 
 /* A graph output that no node makes: an input, or a weight (copied, since it may outlive the exec). */
 static yk_err unmade_output(

@@ -387,6 +387,14 @@ static yk_err choose_layouts(struct segment *s, const struct backend_segment *se
     return err;
 }
 
+static bool is_taken(const struct backend_segment *seg, const struct node *n)
+{
+    for (int k = 0; seg->taken && k < n->n_out; k++)
+        if (n->out[k] >= 0 && seg->taken[n->out[k]])
+            return true;
+    return false;
+}
+
 /* Finds the chains: what of them only they read is never written to its place. */
 static yk_err find_chains(struct segment *s, const struct backend_segment *seg)
 {
@@ -404,6 +412,9 @@ static yk_err find_chains(struct segment *s, const struct backend_segment *seg)
     }
     for (int32_t i = 0; i < s->n_steps; i += s->steps[i].span) {
         int span = chain_span(g, seg->nodes, s->kernels, s->n_steps, i);
+        for (int k = 0; k < span - 1; k++)
+            if (is_taken(seg, &g->nodes[seg->nodes[i + k]]))
+                span = k + 1; /* the place of what it makes may be needed by the next */
         s->steps[i].span = span;
         any |= span > 1;
         for (int k = 0; k < span - 1; k++) {
@@ -625,17 +636,18 @@ void host_submit(struct backend *b, void *handle, const struct backend_run *run,
             break;
         }
         /* A traced run takes nodes one by one: each has a time of its own, and its values where they belong. */
-        if (!run->trace && s->steps[i].span > 1 && run_chain(h, s, i, run)) {
-            i += s->steps[i].span;
-            continue;
+        int span = s->steps[i].span;
+        if (run->trace || span == 1 || !run_chain(h, s, i, run)) {
+            span = 1;
+            err = run_step(h, s, &s->steps[i], run);
         }
-        err = run_step(h, s, &s->steps[i], run);
-        if (run->trace) {
-            double after = now_ms();
+        double after = run->trace ? now_ms() : 0;
+        if (run->trace)
             run->trace(run->trace_arg, s->steps[i].node, after - before);
-            before = now_ms();
-        }
-        i++;
+        for (int k = 0; k < span && !err && run->made; k++)
+            run->made(run->made_arg, s->steps[i + k].node);
+        before = run->trace ? now_ms() : 0;
+        i += span;
     }
     done(arg, err, err ? s->why.text : "");
 }

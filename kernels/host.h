@@ -84,12 +84,12 @@ void host_free(struct backend *b, struct backend_buffer *buf);
 yk_err host_write(struct backend *b, struct backend_buffer *dst, const void *src, int64_t bytes);
 yk_err host_read(struct backend *b, const struct backend_buffer *src, void *dst, int64_t bytes);
 
-#define HOST_OPS(its_name, its_open)                                                                                   \
-    {                                                                                                                  \
-        .name = its_name, .abi = BACKEND_ABI, .exact = true, .host = true, .open = its_open, .close = host_close,      \
-        .isa = host_isa, .forms = host_forms, .prepare = host_prepare, .set_weights = host_set_weights,                \
-        .submit = host_submit, .cancel = host_cancel, .release = host_release, .alloc = host_alloc, .free = host_free, \
-        .write = host_write, .read = host_read                                                                         \
+#define HOST_OPS(its_name, its_open)                                                                            \
+    {                                                                                                           \
+        .name = its_name, .abi = BACKEND_ABI, .exact = true, .host = true, .steps = true, .open = its_open,     \
+        .close = host_close, .isa = host_isa, .forms = host_forms, .prepare = host_prepare,                     \
+        .set_weights = host_set_weights, .submit = host_submit, .cancel = host_cancel, .release = host_release, \
+        .alloc = host_alloc, .free = host_free, .write = host_write, .read = host_read                          \
     }
 
 /* The kinds of the forms that a host backend's tables have for an op, in their order and each once; whether a row takes

@@ -263,11 +263,8 @@ static yk_err alloc_part(struct trainer *t, struct train_part *p, struct yk_diag
     p->border_out = yk_try_alloc(out, sizeof *p->border_out);
     p->args = yk_try_alloc(in, sizeof *p->args);
     p->outs = yk_try_alloc(out, sizeof *p->outs);
-    p->next = yk_try_alloc(out, sizeof *p->next);
     p->memory = yk_try_alloc(out * (size_t)t->slots, sizeof *p->memory);
-    return p->in && p->out && p->border_in && p->border_out && p->args && p->outs && p->next && p->memory
-               ? YK_OK
-               : no_memory(why);
+    return p->in && p->out && p->border_in && p->border_out && p->args && p->outs && p->memory ? YK_OK : no_memory(why);
 }
 
 /* Memory of a value that a part makes, for each slot. */
@@ -332,9 +329,15 @@ static yk_err route_part(struct trainer *t, enum trainer_part which, struct yk_d
 static yk_err open_part(struct trainer *t, const struct trainer_config *c, enum trainer_part which, struct yk_diag *why)
 {
     int32_t n = t->graph->n_nodes, count = 0, border = t->info->first_backward;
-    uint8_t *nodes = yk_try_alloc((size_t)n + 1, 1);
-    if (!nodes)
+    uint8_t *nodes = yk_try_alloc((size_t)n + 1, 1), *taken = yk_try_alloc((size_t)t->graph->n_values + 1, 1);
+    if (!nodes || !taken) {
+        free(nodes);
+        free(taken);
         return no_memory(why);
+    }
+    t->part[which].trainer = t;
+    for (int32_t i = 0; i < t->n_sums; i++)
+        taken[t->sums[i].value] = !leaves(t, t->sums[i].value);
     for (int32_t i = 0; i < n; i++) {
         bool mine = which == TRAINER_WHOLE || (which == TRAINER_FORWARD) == (i < border);
         nodes[i] = t->in_stage[i] && mine;
@@ -348,9 +351,13 @@ static yk_err open_part(struct trainer *t, const struct trainer_config *c, enum 
         .backends = c->backends,
         .weight = c->weight,
         .weight_arg = c->weight_arg,
-        .variable = t->variable};
+        .variable = t->variable,
+        .taken = t->single ? NULL : taken,
+        .take = train_take,
+        .take_arg = &t->part[which]};
     yk_err err = count ? exec_open(&config, &t->part[which].exec, why) : YK_OK;
     free(nodes);
+    free(taken);
     if (!err && count)
         err = route_part(t, which, why);
     return err;
@@ -370,6 +377,7 @@ yk_err trainer_open(const struct trainer_config *c, struct trainer **out, struct
     t->optim = c->optim;
     t->clip_norm = c->clip_norm;
     t->slots = YK_MAX(c->in_flight, 1);
+    t->single = c->single;
     t->fresh = true;
     t->in_stage = yk_try_alloc((size_t)c->graph->n_nodes + 1, 1);
     if (!t->in_stage)
@@ -396,10 +404,7 @@ static void close_part(struct trainer *t, struct train_part *p)
 {
     for (int64_t i = 0; p->memory && i < (int64_t)t->slots * p->n_out; i++)
         free(p->memory[i]);
-    for (int32_t i = 0; p->next && i < p->n_out; i++)
-        free(p->next[i]);
     free(p->memory);
-    free(p->next);
     free(p->in);
     free(p->out);
     free(p->border_in);

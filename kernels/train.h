@@ -29,6 +29,7 @@ struct trainer_config {
     struct optim optim;
     double clip_norm; /* of trainer_flush; 0: none */
     int in_flight;    /* slots of microbatches between forward and backward; 0: both are one run */
+    bool single;      /* steps have one microbatch: no room to add the gradients of others */
     /* By parameter: 1 if this trainer moves it, given that a weight may be used in several stages. NULL: it moves all
      * that are used in the stage. */
     const uint8_t *owned;
@@ -58,16 +59,18 @@ yk_err trainer_shapes(struct trainer *t, const int64_t *sizes, const struct shap
 
 /* One run of a microbatch: TRAINER_WHOLE (slot 0) if in_flight is 0, else TRAINER_FORWARD and later TRAINER_BACKWARD of
  * the same slot, sizes and seed. in: by position in the border; borrowed for the call, of TRAINER_FORWARD until the
- * slot's backward run has ended. out: filled with the trainer's own memory, valid until the next run of this part in
- * this slot (of TRAINER_FORWARD until the slot's backward run has ended). */
+ * slot's backward run has ended. A gradient is added to its sum as soon as it is made: where a run ends in an error,
+ * YK_STATE follows from all others and from the step until trainer_drop. out: filled with the trainer's own memory,
+ * valid until the next run of this part in this slot (of TRAINER_FORWARD until the slot's backward run has ended). */
 yk_err trainer_run(struct trainer *t, enum trainer_part part, int slot, const int64_t *sizes, const struct tensor *in,
     struct tensor *out, uint64_t seed, struct yk_diag *why);
 void trainer_cancel(struct trainer *t); /* any thread: a run in progress ends with YK_CANCELED */
 /* The seed of a microbatch's run: that of the training, step and microbatch mixed. */
 uint64_t trainer_seed(uint64_t seed, int64_t step, int64_t microbatch);
 
-/* Runs a microbatch of TRAINER_WHOLE or TRAINER_FORWARD again, changing nothing, and says in text which input,
- * parameter or value is the first that is NaN (or infinite, if none is NaN). False if all are finite. */
+/* Runs a microbatch of TRAINER_WHOLE or TRAINER_FORWARD again (of a single trainer: that of the step), changing
+ * nothing, and says in text which input, parameter or value is the first that is NaN (or infinite, if none is NaN).
+ * False if all are finite. */
 bool trainer_blame(
     struct trainer *t, const int64_t *sizes, const struct tensor *in, uint64_t seed, char *text, size_t size);
 
@@ -115,8 +118,6 @@ const float *trainer_weight(const struct trainer *t, int32_t value);
 /* ---- figures ---- */
 
 int64_t trainer_held_bytes(const struct trainer *t); /* of everything, runs included; without inputs */
-/* What the second microbatch of a step will add to that. */
-int64_t trainer_later_bytes(const struct trainer *t);
 const char *trainer_form(const struct trainer *t, int32_t node);
 void trainer_trace(
     struct trainer *t, void (*fn)(void *arg, int32_t node, const char *form, double ms), void *arg); /* exec_trace */

@@ -86,10 +86,13 @@ bool trainer_blame_at(
     for (int32_t i = 0; i < p->border.n_in; i++)
         judge(&s, "input", t->graph->values[p->border.in[i]].name, "", &in[i]);
     judge_weights(&s);
-    if (s.nan || exec_sizes(p->exec, sizes, &shapes, NULL) || train_bind(t, p, slot, shapes, in, NULL))
+    if (s.nan || exec_sizes(p->exec, sizes, &shapes, NULL))
         return s.nan || s.infinite;
+    t->blames = true;
+    train_bind(t, p, slot, shapes, in);
     exec_trace(p->exec, on_node, &s);
     exec_run(p->exec, sizes, p->args, p->outs, seed, NULL);
+    t->blames = false;
     exec_trace(p->exec, t->trace, t->trace_arg);
     return s.nan || s.infinite;
 }

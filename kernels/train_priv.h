@@ -19,13 +19,13 @@ struct train_end { /* of a part's run: a value that comes in or goes out */
 };
 
 struct train_part {
+    struct trainer *trainer;
     struct exec *exec; /* NULL: the stage has no node of this part */
     struct train_end *in, *out;
     int32_t n_in, n_out;
     struct trainer_border border;
     int32_t *border_in, *border_out;
     void **memory;              /* slots * n_out: of GIVEN and saved values */
-    void **next;                /* n_out: of gradients that are added to a sum; from a step's second microbatch on */
     struct tensor *args, *outs; /* of a run */
 };
 
@@ -63,7 +63,11 @@ struct trainer {
     float **states; /* by state; NULL: not here */
     struct train_sum *sums;
     int32_t n_sums;
+    bool single;     /* as in the config */
     bool fresh;      /* no microbatch is in the sums */
+    bool added;      /* some gradients of the run in progress are in the sums, */
+    bool torn;       /* or of one that failed */
+    bool blames;     /* the run in progress is for trainer_blame */
     void **variable; /* by value id: current contents, as exec_config wants them */
     uint8_t *changed;
     struct train_tile *tiles;
@@ -76,8 +80,10 @@ struct trainer {
     void *trace_arg;
 };
 
+/* exec_config.take of a part: adds a gradient to its sums. */
+void train_take(void *arg, int32_t out, const struct tensor *made);
+
 /* Fills the part's args and outs for a run in a slot. */
-yk_err train_bind(struct trainer *t, struct train_part *p, int slot, const struct shapes *s, const struct tensor *in,
-    struct yk_diag *why);
+void train_bind(struct trainer *t, struct train_part *p, int slot, const struct shapes *s, const struct tensor *in);
 
 #endif

@@ -53,19 +53,7 @@ static void add_tile(void *arg, int64_t tile, int thread)
     optim_add(a->sum + first, a->more + first, YK_MIN(OPTIM_BLOCK, a->count - first));
 }
 
-/* Where a run writes a gradient: into the sum itself for the first microbatch of a step, else beside it. */
-static void *gradient_place(struct trainer *t, struct train_part *p, int32_t i)
-{
-    struct train_sum *sum = &t->sums[p->out[i].index];
-    if (t->fresh)
-        return sum->data;
-    if (!p->next[i] && (p->next[i] = yk_try_aligned((size_t)YK_MAX(sum->count, 1) * sizeof(float))))
-        t->held += sum->count * (int64_t)sizeof(float);
-    return p->next[i];
-}
-
-yk_err train_bind(struct trainer *t, struct train_part *p, int slot, const struct shapes *s, const struct tensor *in,
-    struct yk_diag *why)
+void train_bind(struct trainer *t, struct train_part *p, int slot, const struct shapes *s, const struct tensor *in)
 {
     const struct train_part *forward = &t->part[TRAINER_FORWARD];
     for (int32_t i = 0; i < p->n_in; i++) {
@@ -80,11 +68,11 @@ yk_err train_bind(struct trainer *t, struct train_part *p, int slot, const struc
     for (int32_t i = 0; i < p->n_out; i++) {
         const struct train_end *e = &p->out[i];
         void *data = p->memory[(int64_t)slot * p->n_out + i];
-        if (!data && e->kind == TRAIN_GRADIENT && !(data = gradient_place(t, p, i)))
-            return yk_fail(why, YK_NOMEM, "no memory to add up the gradients of several microbatches");
+        /* The first of a step writes gradients into the sums themselves, others give them to train_take. */
+        if (!data && e->kind == TRAIN_GRADIENT && (t->single || (t->fresh && !t->blames)))
+            data = t->sums[e->index].data;
         p->outs[i] = (struct tensor){s->of[e->value], data};
     }
-    return YK_OK;
 }
 
 static yk_err set_weights(struct trainer *t, const uint8_t *changed, struct yk_diag *why)
@@ -105,15 +93,28 @@ static void take_gradient(struct trainer *t, struct train_sum *sum, const float 
         memcpy(sum->data, more, (size_t)sum->count * sizeof(float));
 }
 
+/* To all sums that a value is the gradient of. */
+static void take_gradients(struct trainer *t, int32_t sum, const float *more)
+{
+    for (int32_t k = sum; k >= 0; k = t->sums[k].more)
+        take_gradient(t, &t->sums[k], more);
+    t->added = true;
+}
+
+void train_take(void *arg, int32_t out, const struct tensor *made)
+{
+    const struct train_part *p = arg;
+    if (!p->trainer->blames)
+        take_gradients(p->trainer, p->out[out].index, made->data);
+}
+
 static yk_err take_results(struct trainer *t, struct train_part *p, struct yk_diag *why)
 {
-    bool states = false, gradients = false;
+    bool states = false;
     for (int32_t i = 0; i < p->n_out; i++) {
         const struct train_end *e = &p->out[i];
-        if (e->kind == TRAIN_GRADIENT) {
-            for (int32_t k = e->index; k >= 0; k = t->sums[k].more)
-                take_gradient(t, &t->sums[k], p->outs[i].data);
-            gradients = true;
+        if (e->kind == TRAIN_GRADIENT && p->outs[i].data) {
+            take_gradients(t, e->index, p->outs[i].data);
         } else if (e->kind == TRAIN_NEXT_STATE) {
             int32_t value = t->info->states[e->index].value;
             memcpy(t->states[e->index], p->outs[i].data, (size_t)t->graph->values[value].bytes);
@@ -121,12 +122,18 @@ static yk_err take_results(struct trainer *t, struct train_part *p, struct yk_di
             states = true;
         }
     }
-    if (gradients)
+    if (t->added)
         t->fresh = false;
+    t->added = false;
     yk_err err = states ? set_weights(t, t->changed, why) : YK_OK;
     if (states)
         memset(t->changed, 0, (size_t)t->graph->n_values);
     return err;
+}
+
+static yk_err torn(struct yk_diag *why)
+{
+    return yk_fail(why, YK_STATE, "a run of this step failed with a part of its gradients added");
 }
 
 yk_err trainer_run(struct trainer *t, enum trainer_part part, int slot, const int64_t *sizes, const struct tensor *in,
@@ -138,13 +145,19 @@ yk_err trainer_run(struct trainer *t, enum trainer_part part, int slot, const in
         return yk_fail(why, YK_INVAL, "slot %d of %d", slot, t->slots);
     if (!p->exec)
         return YK_OK; /* no node of this part is in the stage */
+    if (t->torn)
+        return torn(why);
+    if (t->single && !t->fresh && part != TRAINER_FORWARD)
+        return yk_fail(why, YK_STATE, "the trainer was opened for one microbatch in a step");
     yk_err err = exec_sizes(p->exec, sizes, &s, why);
-    if (!err)
-        err = train_bind(t, p, slot, s, in, why);
-    if (!err)
-        err = exec_run(p->exec, sizes, p->args, p->outs, seed, why);
     if (err)
         return err;
+    train_bind(t, p, slot, s, in);
+    if ((err = exec_run(p->exec, sizes, p->args, p->outs, seed, why))) {
+        t->torn = t->added;
+        t->added = false;
+        return err;
+    }
     if (part == TRAINER_FORWARD)
         memcpy(t->taken + (int64_t)slot * forward->n_in, p->args, (size_t)p->n_in * sizeof *p->args);
     for (int32_t i = 0; i < p->n_out; i++)
@@ -226,6 +239,8 @@ static void step_tile(void *arg, int64_t tile, int thread)
 yk_err trainer_step(struct trainer *t, double lr, int64_t step, float scale, struct yk_diag *why)
 {
     struct flush f = {.t = t, .lr = lr, .step = step, .scale = scale};
+    if (t->torn)
+        return torn(why);
     pool_run(t->pool, t->n_tiles, step_tile, &f);
     t->fresh = true;
     return trainer_renew(t, why);
@@ -233,6 +248,7 @@ yk_err trainer_step(struct trainer *t, double lr, int64_t step, float scale, str
 
 void trainer_drop(struct trainer *t)
 {
+    t->torn = false;
     t->fresh = true;
 }
 
@@ -276,18 +292,6 @@ int64_t trainer_held_bytes(const struct trainer *t)
     for (int i = 0; i < 3; i++)
         if (t->part[i].exec)
             sum += exec_held_bytes(t->part[i].exec);
-    return sum;
-}
-
-int64_t trainer_later_bytes(const struct trainer *t)
-{
-    int64_t sum = 0;
-    for (int k = 0; k < 3; k++)
-        for (int32_t i = 0; i < t->part[k].n_out; i++) {
-            const struct train_end *e = &t->part[k].out[i];
-            if (e->kind == TRAIN_GRADIENT && e->border < 0 && !t->part[k].next[i])
-                sum += t->sums[e->index].count * (int64_t)sizeof(float);
-        }
     return sum;
 }
 

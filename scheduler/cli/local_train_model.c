@@ -81,7 +81,8 @@ yk_err local_train_open_trainer(struct local_train *t, struct yk_diag *why)
         .backends = &t->env.backends,
         .pool = t->env.pool,
         .optim = optim_config(&t->ask),
-        .clip_norm = t->ask.clip_norm};
+        .clip_norm = t->ask.clip_norm,
+        .single = t->batches.sampler.batch <= t->microbatch};
     if (!err && (err = trainer_open(&config, &t->trainer, why)) == YK_NOMEM)
         yk_wrap(why, err, "a smaller --microbatch or --recompute takes less");
     return err;

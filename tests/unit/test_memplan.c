@@ -15,6 +15,11 @@ static bool reads(const struct graph *g, int32_t node, int32_t value)
     return false;
 }
 
+static bool in_arena(struct memplan_place p)
+{
+    return p.where == MEMPLAN_ARENA || (p.where == MEMPLAN_OUT && p.offset >= 0);
+}
+
 /* Runs the stage as an executor would, but with owners instead of numbers: every byte of the arena remembers which
  * root was written there last; a reader must find its value's root intact. */
 static void simulate(const struct graph *g, const struct shapes *s, const uint8_t *in_stage, const struct memplan *m)
@@ -30,16 +35,16 @@ static void simulate(const struct graph *g, const struct shapes *s, const uint8_
         for (int32_t k = 0; k < n->n_in; k++) {
             struct memplan_place in = memplan_place(m, g, n->in[k]);
             assert_true(in.where != MEMPLAN_NOWHERE);
-            if (in.where != MEMPLAN_ARENA)
+            if (!in_arena(in))
                 continue;
             for (int64_t b = 0; b < shape_bytes(&s->of[n->in[k]]); b++)
                 assert_int_equal(owner[in.offset + b], in.root);
             /* only a view may share the place of what it reads */
-            assert_true(n->op->flags & OP_VIEW || out.where != MEMPLAN_ARENA || out.root != in.root);
+            assert_true(n->op->flags & OP_VIEW || !in_arena(out) || out.root != in.root);
         }
         assert_true(out.where == MEMPLAN_ARENA || out.where == MEMPLAN_OUT ||
                     (n->op->flags & OP_VIEW && (out.where == MEMPLAN_IN || out.where == MEMPLAN_WEIGHT)));
-        if (out.where != MEMPLAN_ARENA)
+        if (!in_arena(out))
             continue;
         assert_int_equal(out.offset % MEMPLAN_ALIGN, 0);
         assert_true(out.offset + shape_bytes(&s->of[n->out[0]]) <= m->workspace_offset);
@@ -52,6 +57,49 @@ static void simulate(const struct graph *g, const struct shapes *s, const uint8_
 static int64_t rounded(int64_t bytes)
 {
     return (bytes + MEMPLAN_ALIGN - 1) / MEMPLAN_ALIGN * MEMPLAN_ALIGN;
+}
+
+/* Outputs that are taken lie in the arena, as all that lives there, and nowhere else; all else is as without. */
+static void check_taken(struct graph *g, const struct shapes *s, const uint8_t *in_stage,
+    const struct memplan_node *table, const struct memplan *plain, struct yk_rng *r)
+{
+    struct memplan m;
+    uint8_t *taken = calloc((size_t)g->n_values + 1, 1), *stays = calloc((size_t)g->n_values + 1, 1);
+    int64_t out_bytes = plain->out_bytes, stay_bytes = plain->stay_bytes;
+    for (int32_t v = 0; v < g->n_values; v++)
+        taken[v] = yk_rng_below(r, 2) != 0; /* of inner values and inputs it says nothing */
+    for (int32_t v = 0; v < g->n_values; v++) {
+        for (int32_t i = g->n_outputs - g->n_staying; i < g->n_outputs; i++)
+            stays[v] |= g->outputs[i] == v;
+        for (int32_t i = 0; i < g->n_outputs - g->n_staying; i++)
+            stays[v] &= g->outputs[i] != v;
+        for (int32_t i = 0; i < g->n_nodes; i++)
+            stays[v] &= in_stage[i] || !reads(g, i, v);
+    }
+    for (int32_t i = 0; i < plain->n_out; i++) {
+        int32_t v = plain->out[i];
+        if (taken[v])
+            *(stays[v] ? &stay_bytes : &out_bytes) -= rounded(shape_bytes(&s->of[v]));
+    }
+    assert_int_equal(memplan_make_taken(g, s, in_stage, table, taken, 3, &m, NULL), YK_OK);
+    simulate(g, s, in_stage, &m);
+    assert_int_equal(m.n_in, plain->n_in);
+    assert_int_equal(m.n_out, plain->n_out);
+    assert_memory_equal(m.out, plain->out, (size_t)m.n_out * sizeof *m.out);
+    for (int32_t i = 0; i < m.n_out; i++) {
+        struct memplan_place p = memplan_place(&m, g, m.out[i]);
+        assert_int_equal(p.where, MEMPLAN_OUT);
+        assert_int_equal(p.index, i);
+        assert_int_equal(p.root, m.out[i]);
+        assert_int_equal(p.offset >= 0, taken[m.out[i]]);
+    }
+    assert_int_equal(m.out_bytes, out_bytes);
+    assert_int_equal(m.stay_bytes, stay_bytes);
+    assert_int_equal(m.total_bytes - m.arena_bytes - m.stay_bytes - 3 * m.out_bytes,
+        plain->total_bytes - plain->arena_bytes - plain->stay_bytes - 3 * plain->out_bytes);
+    memplan_fini(&m);
+    free(taken);
+    free(stays);
 }
 
 static void test_random(void **state)
@@ -114,6 +162,7 @@ static void test_random(void **state)
         assert_int_equal(packed, m.packed_bytes);
         assert_int_equal(m.arena_bytes - m.workspace_offset, rounded(workspace));
         assert_int_equal(m.total_bytes, m.arena_bytes + weights + packed + stay_bytes + 3 * (in_bytes + out_bytes));
+        check_taken(g, &s, in_stage, table, &m, &r);
         memplan_fini(&m);
         memplan_fini(&again);
         shapes_fini(&s);

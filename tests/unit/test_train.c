@@ -563,6 +563,124 @@ static void sums_are_left_folds(void **state)
     drop(&m);
 }
 
+/* A backend with memory of its own adds gradients behind its segments: ref's bits, computed there. */
+static void same_bits_from_a_device(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {"ref", "fake,ref"};
+    struct outcome out[2];
+    struct model m;
+    make(&m, "cnn", false, 8);
+    for (int i = 0; i < 2; i++) {
+        struct backends b;
+        assert_int_equal(backends_open(specs[i], pools[0], &b, NULL), YK_OK);
+        instead = &b;
+        train(&m, &plain, &out[i]);
+        instead = NULL;
+        backends_close(&b);
+    }
+    same(&out[0], &out[1], "a device");
+    free(out[0].data);
+    free(out[1].data);
+    drop(&m);
+}
+
+struct canceling {
+    struct trainer *t;
+    int32_t at; /* node behind which the run is canceled */
+};
+
+static void cancel_at(void *arg, int32_t node, const char *form, double ms)
+{
+    struct canceling *c = arg;
+    (void)form;
+    (void)ms;
+    if (node == c->at)
+        trainer_cancel(c->t);
+}
+
+static yk_err run_again(struct model *m, struct trainer *t, const struct wires *w, struct yk_diag *why)
+{
+    const struct trainer_border *b = trainer_border(t, TRAINER_WHOLE);
+    struct tensor in[8], out[GRAPHS_MAX_IO];
+    for (int32_t i = 0; i < b->n_in; i++)
+        in[i] = w->at[0][b->in[i]];
+    return trainer_run(t, TRAINER_WHOLE, 0, m->sizes, in, out, 0, why);
+}
+
+/* Gradients are added while a run goes on: all microbatches take the same memory, and one that fails half way takes the
+ * step with it, not the trainer. */
+static void adds_as_it_goes(void **state)
+{
+    (void)state;
+    struct model m;
+    struct stages s;
+    struct setting set = plain;
+    struct wires w = {0};
+    struct yk_rng r;
+    struct yk_diag why = {""};
+    make(&m, "cnn", false, 8);
+    set.microbatch = 2;
+    open_stages(&m, &set, &s);
+    struct trainer *t = s.t[0];
+    yk_rng_seed(&r, 1);
+    feed(&m, &w, 0, 2, 4, &r);
+    int64_t held = trainer_held_bytes(t), n = m.g->values[m.info.params[0].value].bytes;
+    float *once = malloc((size_t)n), *twice = malloc((size_t)n);
+    assert_int_equal(run_again(&m, t, &w, &why), YK_OK);
+    memcpy(once, trainer_use(t, 0, 0), (size_t)n);
+    assert_int_equal(run_again(&m, t, &w, &why), YK_OK);
+    memcpy(twice, trainer_use(t, 0, 0), (size_t)n);
+    for (int64_t i = 0; i < n / 4; i++)
+        assert_true(twice[i] == once[i] + once[i]);
+    assert_int_equal(trainer_held_bytes(t), held);
+    for (int first = 0; first < 2; first++) { /* the run that is canceled is the step's first, or not */
+        struct canceling c = {t, m.g->n_nodes - 2};
+        trainer_drop(t);
+        if (!first)
+            assert_int_equal(run_again(&m, t, &w, &why), YK_OK);
+        trainer_trace(t, cancel_at, &c);
+        assert_int_equal(run_again(&m, t, &w, &why), YK_CANCELED);
+        trainer_trace(t, NULL, NULL);
+        if (!first) {
+            assert_int_equal(run_again(&m, t, &w, &why), YK_STATE);
+            assert_non_null(strstr(why.text, "failed with a part of its gradients added"));
+            assert_int_equal(trainer_flush(t, 0.1, 1, NULL, &why), YK_STATE);
+            trainer_drop(t);
+        }
+        assert_int_equal(run_again(&m, t, &w, &why), YK_OK);
+        assert_memory_equal(once, trainer_use(t, 0, 0), (size_t)n);
+        assert_int_equal(run_again(&m, t, &w, &why), YK_OK);
+        assert_memory_equal(twice, trainer_use(t, 0, 0), (size_t)n);
+    }
+    trainer_close(t);
+    /* Who says that a step is one microbatch gets no room for more. */
+    struct trainer_config c = {.graph = m.g,
+        .info = &m.info,
+        .max_sizes = m.sizes,
+        .backends = &backends[0],
+        .pool = pools[0],
+        .optim = optim_default(OPTIM_SGD),
+        .single = true};
+    assert_int_equal(trainer_open(&c, &t, &why), YK_OK);
+    assert_true(trainer_held_bytes(t) <= held);
+    for (int step = 1; step <= 2; step++) {
+        assert_int_equal(run_again(&m, t, &w, &why), YK_OK);
+        if (step == 1)
+            assert_memory_equal(once, trainer_use(t, 0, 0), (size_t)n);
+        assert_int_equal(run_again(&m, t, &w, &why), YK_STATE);
+        assert_non_null(strstr(why.text, "one microbatch in a step"));
+        assert_int_equal(trainer_flush(t, 0.1, step, NULL, &why), YK_OK);
+    }
+    trainer_close(t);
+    free(once);
+    free(twice);
+    for (int32_t v = 0; v < w.n; v++)
+        free(w.at[0][v].data);
+    free(w.at[0]);
+    drop(&m);
+}
+
 static void names_what_is_not_finite(void **state)
 {
     (void)state;
@@ -643,6 +761,8 @@ int main(void)
         cmocka_unit_test(same_bits_in_two_runs), cmocka_unit_test(same_bits_when_computed_again),
         cmocka_unit_test(same_bits_after_a_stop), cmocka_unit_test(same_bits_at_every_cut),
         cmocka_unit_test(same_bits_over_four_stages), cmocka_unit_test(tied_weights),
-        cmocka_unit_test(sums_are_left_folds), cmocka_unit_test(names_what_is_not_finite), cmocka_unit_test(refuses)};
+        cmocka_unit_test(sums_are_left_folds), cmocka_unit_test(adds_as_it_goes),
+        cmocka_unit_test(same_bits_from_a_device), cmocka_unit_test(names_what_is_not_finite),
+        cmocka_unit_test(refuses)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
