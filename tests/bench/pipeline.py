@@ -24,7 +24,7 @@ def train(args):
     """A slope against both speeds alone, while both run."""
     with Training(args.model, args.size, microbatch=args.microbatch, batches=(FEW * args.microbatch, MANY * args.microbatch)) as t:
         alone = {n: t.alone(n) for n in "ab"}
-        cuts = args.at or t.equal_cuts(args.cuts)
+        cuts = args.at or [t.best_cut(args.cuts, FEW, MANY)]
         t.compare(alone["a"], t.cut(cuts[0]))
         split, single = {c: [] for c in cuts}, {n: [] for n in "ab"}
         for _ in range(args.repeats):
@@ -60,7 +60,7 @@ def half(args):
         t.learn()
         alone = t.alone("a")  # with the forms of this plan
         slow = t.step_ms(t.alone("half"), FEW * m, "half") / own
-        cuts = args.at or t.equal_cuts(args.cuts, second="half")
+        cuts = args.at or [t.best_cut(args.cuts, FEW, MANY, second="half")]
         t.compare(alone, t.cut(cuts[0], second="half"))
         times = {name: ([], []) for name in ("alone", *cuts)}
         for _ in range(args.repeats):
@@ -112,27 +112,34 @@ def chosen(args, label, training, most):
 
 
 def torch(args):
-    """The same pipeline in PyTorch, both in one run, each with its best cut and microbatch."""
-    sizes = [m for m in (2, 4, 8) if m <= args.batch]
+    """The same pipeline in PyTorch, both in one run, each with its best cut, then its best microbatch at that cut."""
+    sizes = [m for m in (4, 2, 8) if m <= args.batch]
     with Training(args.model, args.size, microbatch=sizes[0], batches=(args.batch,)) as t, \
             pipeline_torch.Peer(t.model, t.root / f"d{args.batch}", args.batch) as peer:
-        ours, theirs = {}, {}
-        for m in sizes:
-            t.microbatch = m
-            t.learn()
-            cuts = args.at or t.equal_cuts(args.cuts)
-            if m == sizes[0]:
-                pipeline_torch.compare(t.run(t.cut(cuts[0]), args.batch).losses, peer.run(*peer.cuts[:1], m, t.steps)[0])
-            for c in cuts:
-                path = t.cut(c)
-                ours[(m, c, path)] = t.step_ms(path, args.batch)
-            for c in peer.cuts:
-                theirs[(m, c)] = peer.step_ms(c, m, t.steps)
-        (t.microbatch, cut, path), (m, c) = min(ours, key=ours.get), min(theirs, key=theirs.get)
-        pairs = [(peer.step_ms(c, m, t.steps), t.step_ms(path, args.batch)) for _ in range(args.repeats)]
+        cuts = args.at or t.equal_cuts(args.cuts)
+        pipeline_torch.compare(t.run(t.cut(cuts[0]), args.batch).losses, peer.run(peer.cuts[0], sizes[0], t.steps)[0])
+
+        def ours(cut, m):
+            if t.microbatch != m:
+                t.microbatch = m
+                t.learn()
+            return t.step_ms(t.cut(cut), args.batch)
+
+        def theirs(cut, m):
+            return peer.step_ms(cut, m, t.steps)
+
+        best = [best_of(f, tried, sizes) for f, tried in ((theirs, peer.cuts), (ours, cuts))]
+        (c, m), (cut, own) = best
+        pairs = [(theirs(c, m), ours(cut, own)) for _ in range(args.repeats)]
         a, b = (median(pair[i] for pair in pairs) for i in (0, 1))
         print(f"torch pipeline: torch_ms {a:.0f} ours_ms {b:.0f} ratio {b / a:.3f} (a step of {args.batch}; PyTorch cut after "
-              f"block {c}, microbatch {m}; ours after node {cut}, microbatch {t.microbatch})", flush=True)
+              f"block {c}, microbatch {m}; ours after node {cut}, microbatch {own})", flush=True)
+
+
+def best_of(f, cuts, sizes):
+    """The best cut at the first size, and the best size at that cut."""
+    cut = min(cuts, key=lambda c: f(c, sizes[0])) if len(cuts) > 1 else cuts[0]
+    return cut, min(sizes, key=lambda m: f(cut, m))
 
 
 PARTS = {"train": train, "half": half, "torch": torch, "link": link, "infer": pipeline_infer.main}
@@ -148,7 +155,7 @@ def main():
     parse.add_argument("--size", default="3x224x224", help="of its images")
     parse.add_argument("--repeats", type=int, default=5)
     parse.add_argument("--rounds", type=int, default=2, help="of the part link")
-    parse.add_argument("--cuts", type=int, default=1, help="how many of the most equal ones are tried")
+    parse.add_argument("--cuts", type=int, default=3, help="of how many that share the work most equally the best is taken")
     parse.add_argument("--at", type=int, nargs="*", help="cut after these nodes instead")
     args = parse.parse_args()
     wanted = args.only.split(",") if args.only else [p for p in PARTS if p != "link" or args.forced]

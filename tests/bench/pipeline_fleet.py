@@ -130,36 +130,39 @@ class Training:
         return dict(rows)
 
     def equal_cuts(self, n, second="b"):
-        """The nodes behind which the two agents are most equally busy: what is measured at one cut corrects what the
-        planner predicts for the others."""
-        pair, priced, tried, scale = ("a", second), {}, {}, {"a": 1, second: 1}
+        """The n nodes behind which the busier of two agents is the least busy: what is measured at one cut corrects what
+        the planner predicts for the others."""
+        pair, tried, scale, priced = ("a", second), set(), {}, {}
 
-        def ahead(after):
-            """How much longer the first agent is busy; None where no cut may be."""
+        def busy(after):
+            """Milliseconds of both; None where no cut may be."""
             if after not in priced:
-                found = self.price(self.cut(after, second=second), min(self.batches))
-                priced[after] = found and [found[1].get(name, 0) for name in pair]
-            return priced[after] and priced[after][0] * scale["a"] - priced[after][1] * scale[second]
+                priced[after] = self.price(self.cut(after, second=second), min(self.batches))
+            return priced[after] and [priced[after][1].get(name, 0) * scale.get(name, 1) for name in pair]
 
-        for _ in range(4):
+        while True:
             low, high = 0, self.forward - 2
             while low < high:
                 at = (low + high) // 2
-                while at < high and ahead(at) is None:
-                    at += 1
-                if (ahead(at) or 0) < 0:
-                    low = at + 1
+                legal = next((x for x in range(at, high) if busy(x)), None)
+                if legal is not None and busy(legal)[0] < busy(legal)[1]:
+                    low = legal + 1
                 else:
-                    high = (low + high) // 2
-            near = [after for after in range(max(low - 3, 0), min(low + 4, self.forward - 1)) if ahead(after) is not None]
-            after = min(near, key=lambda after: abs(ahead(after)))
-            if after in tried:
-                break
-            tried[after] = self.busy(after, second)
-            priced, scale = {}, {"a": 1, second: 1}  # the run corrected what is predicted, too
-            ahead(after)
-            scale = {name: tried[after].get(name, 0) / max(ms, 1e-9) for name, ms in zip(pair, priced[after])}
-        return sorted(tried, key=lambda after: max(tried[after].values()))[:n]
+                    high = at
+            near = sorted((x for x in range(max(low - 6, 0), min(low + 7, self.forward - 1)) if busy(x)),
+                          key=lambda x: max(busy(x)))
+            if near[0] in tried or len(tried) == 4:
+                return near[:n]
+            tried.add(near[0])
+            measured = self.busy(near[0], second)
+            priced, scale = {}, {}  # the run corrected what is predicted, too
+            own = busy(near[0])
+            scale = {name: measured.get(name, 0) / max(ms, 1e-9) for name, ms in zip(pair, own)}
+
+    def best_cut(self, n, few, many, second="b"):
+        """The quickest of equal_cuts(n), by slope()."""
+        cuts = self.equal_cuts(n, second)
+        return min(cuts, key=lambda after: self.slope(self.cut(after, second=second), few, many)[0])
 
     def run(self, path, batch, source="a", output=None):
         before = {n: processor_ms(p) for n, p in self.fleet.agents.items()}
