@@ -274,6 +274,11 @@ yk_err blob_part(
     return stream(a, CHAN_BULK, WIRE_TYPE_part, head, body, n, done, arg);
 }
 
+int64_t blob_last_rx_us(const struct agent *a)
+{
+    return a->blob->chan ? chan_last_rx_us(a->blob->chan) : 0;
+}
+
 void blob_drop(struct agent *a)
 {
     struct blob_client *b = a->blob;

@@ -8,6 +8,8 @@ void blob_open(struct agent *a);
 void blob_close(struct agent *a); /* every fetch and stream ends with YK_CLOSED before it returns */
 void blob_drop(struct agent *a);  /* closes the connection; it is dialled again when something is wanted */
 
+int64_t blob_last_rx_us(const struct agent *a); /* when yoked was last heard there; 0: not connected */
+
 /* From the cache, else from yoked; not more than max_bytes. fn comes once, later; on YK_OK the caller is a user of e
  * and fetched says how many bytes travelled. */
 void blob_fetch(struct agent *a, const char *hex, int64_t max_bytes,

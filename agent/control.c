@@ -101,7 +101,8 @@ static void on_ping(void *arg)
     control_check_backends(a);
     if (!a->joined)
         return;
-    if (net_now_us(a->net) - chan_last_rx_us(a->control) > a->lease_ms * 1000) {
+    int64_t heard_us = YK_MAX(chan_last_rx_us(a->control), blob_last_rx_us(a));
+    if (net_now_us(a->net) - heard_us > a->lease_ms * 1000) {
         blob_drop(a);
         lost(a, "the scheduler is silent");
         return;

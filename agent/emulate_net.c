@@ -8,6 +8,8 @@
 
 #define AHEAD_US 5000
 #define READ_BYTES ((size_t)64 * 1024)
+#define READ_LEAST ((size_t)2 * 1024)
+#define READ_S 0.05                       /* that a piece takes the medium at most: connections share it */
 #define QUEUE_BYTES ((size_t)1024 * 1024) /* plus what is in the air during the latency */
 #define LINGER_US 1000000
 
@@ -116,6 +118,12 @@ static int64_t take(struct emu *e, int direction, size_t len)
 {
     int64_t now = net_now_us(e->inner);
     return now + (direction == UP ? emulate_tx_delay_us : emulate_rx_delay_us)(&e->device, &e->link, now, (int64_t)len);
+}
+
+static size_t read_bytes(const struct emu *e)
+{
+    double piece = e->device.bytes_per_s > 0 ? e->device.bytes_per_s * READ_S : (double)READ_BYTES;
+    return piece < (double)READ_LEAST ? READ_LEAST : piece < (double)READ_BYTES ? (size_t)piece : READ_BYTES;
 }
 
 static size_t queue_limit(const struct emu *e, int direction)
@@ -271,7 +279,7 @@ static void on_inner_got(void *arg, yk_err err, size_t bytes)
         free(p);
         c->rx_err = err;
     } else {
-        struct packet *small = bytes < READ_BYTES / 2 ? realloc(p, sizeof *p + bytes) : NULL;
+        struct packet *small = bytes < read_bytes(c->emu) / 2 ? realloc(p, sizeof *p + bytes) : NULL;
         p = small ? small : p;
         p->len = bytes;
         p->at = 0;
@@ -292,12 +300,13 @@ static void read_go(struct emu_conn *c)
         c->read_timer = net_timer(e->inner, wait, on_read_timer, c);
         return;
     }
-    c->reading = malloc(sizeof *c->reading + READ_BYTES);
+    size_t len = read_bytes(e);
+    c->reading = malloc(sizeof *c->reading + len);
     if (!c->reading) {
         c->rx_err = YK_NOMEM;
         return;
     }
-    net_recv(c->inner, c->reading->data, READ_BYTES, on_inner_got, c);
+    net_recv(c->inner, c->reading->data, len, on_inner_got, c);
 }
 
 static void on_rx_timer(void *arg)

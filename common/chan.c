@@ -13,6 +13,9 @@
 #define MAX_OUT 32                      /* streams of a priority that we have open at once; both together: MAX_IN */
 #define BODY_IOV 5                      /* pieces of a body in one send: head frame 2 + chunk header 1 + these <= 8 */
 #define FLUSH_US 1000000
+#define CHUNK_US 100000 /* that a chunk is to take at most */
+#define CHUNK_FIRST ((size_t)64 << 10)
+#define CHUNK_LEAST ((size_t)4 << 10)
 
 enum frame_kind { FRAME_MESSAGE, FRAME_HEAD, FRAME_CHUNK };
 enum { FLAG_LAST = 1 };
@@ -36,6 +39,7 @@ struct stream_out {
     struct net_iov *body;
     int n_body, piece; /* piece: where the next chunk begins, at piece_at bytes in */
     size_t piece_at, total, sent;
+    size_t turn; /* bytes of its turn that went */
     net_on_io done;
     void *arg;
 };
@@ -79,6 +83,8 @@ struct chan {
     struct message_out *sending_message;
     struct stream_out *sending_stream;
     size_t sending_chunk; /* body bytes in flight */
+    int64_t sending_us;   /* since when */
+    size_t chunk_bytes;   /* the most of the next chunk */
     bool sending_last;
     uint8_t chunk_header[HEADER_BYTES];
 };
@@ -399,6 +405,15 @@ static void unlink_stream(struct chan *c, struct stream_out *s)
     s->next = NULL;
 }
 
+/* What a chunk is to be behind one that took so long: what goes in CHUNK_US, but at most twice and at least half of
+ * what it was, for the link may only have hesitated. */
+static size_t next_chunk(size_t was, size_t sent, int64_t us)
+{
+    double fits = us > 0 ? (double)sent * CHUNK_US / (double)us : WIRE_CHUNK_BYTES;
+    size_t least = YK_MAX(was / 2, CHUNK_LEAST), most = YK_MIN(2 * was, (size_t)WIRE_CHUNK_BYTES);
+    return fits < (double)least ? least : fits < (double)most ? (size_t)fits : most;
+}
+
 static void on_tx(void *arg, yk_err err, size_t bytes)
 {
     struct chan *c = arg;
@@ -418,9 +433,19 @@ static void on_tx(void *arg, yk_err err, size_t bytes)
     } else if (s) {
         s->head.len = 0;
         s->sent += c->sending_chunk;
-        if (c->sending_last) {
+        int64_t took_us = net_now_us(c->net) - c->sending_us;
+        if (c->sending_chunk == c->chunk_bytes || took_us > CHUNK_US)
+            c->chunk_bytes = next_chunk(c->chunk_bytes, c->sending_chunk, took_us);
+        s->turn += c->sending_chunk;
+        bool turned = s->turn >= WIRE_CHUNK_BYTES;
+        if (c->sending_last || turned)
             unlink_stream(c, s);
+        if (c->sending_last) {
             free_stream(s, YK_OK);
+        } else if (turned) { /* equal priorities take turns: to the end of the list */
+            s->turn = 0;
+            *c->streams_end = s;
+            c->streams_end = &s->next;
         }
     }
     if (c->dead && !c->broken && !c->messages && c->flush_timer) {
@@ -446,14 +471,14 @@ static struct stream_out *next_stream(struct chan *c)
     return best;
 }
 
-/* The next chunk's pieces of the body; at most BODY_IOV of them and WIRE_CHUNK_BYTES. */
-static int take_body(struct stream_out *s, struct net_iov *iov, size_t *len)
+/* The next chunk's pieces of the body; at most BODY_IOV of them and `most` bytes. */
+static int take_body(struct stream_out *s, size_t most, struct net_iov *iov, size_t *len)
 {
     int n = 0;
     *len = 0;
-    while (s->piece < s->n_body && n < BODY_IOV && *len < WIRE_CHUNK_BYTES) {
+    while (s->piece < s->n_body && n < BODY_IOV && *len < most) {
         const struct net_iov *b = &s->body[s->piece];
-        size_t take = YK_MIN(b->len - s->piece_at, WIRE_CHUNK_BYTES - *len);
+        size_t take = YK_MIN(b->len - s->piece_at, most - *len);
         if (take) {
             iov[n++] = (struct net_iov){(const uint8_t *)b->data + s->piece_at, take};
             *len += take;
@@ -485,14 +510,10 @@ static void tx_go(struct chan *c)
         struct stream_out *s = next_stream(c);
         if (!s)
             return;
-        /* Equal priorities take turns: to the end of the list. */
-        unlink_stream(c, s);
-        *c->streams_end = s;
-        c->streams_end = &s->next;
         if (s->head.len)
             iov[n++] = (struct net_iov){s->head.data, s->head.len};
         size_t len;
-        int body = take_body(s, iov + n + 1, &len);
+        int body = take_body(s, YK_MIN(c->chunk_bytes, WIRE_CHUNK_BYTES - s->turn), iov + n + 1, &len);
         c->sending_chunk = len;
         c->sending_last = s->sent + len == s->total;
         struct header h = {
@@ -503,6 +524,7 @@ static void tx_go(struct chan *c)
         c->sending_stream = s;
     }
     c->sending = true;
+    c->sending_us = net_now_us(c->net);
     net_send(c->conn, iov, n, on_tx, c);
 }
 
@@ -585,6 +607,7 @@ struct chan *chan_open(struct net_conn *conn, const struct chan_on *on, void *ar
     c->on = on;
     c->arg = arg;
     c->limit = WIRE_CONTROL_LIMIT;
+    c->chunk_bytes = CHUNK_FIRST;
     c->messages_end = &c->messages;
     c->streams_end = &c->streams;
     c->last_rx_us = net_now_us(c->net);

@@ -4,11 +4,12 @@
  *   u32 magic "YOK1" | u32 payload bytes | u16 message type | u8 kind (0 message, 1 stream head, 2 stream chunk)
  *   | u8 flags (1 = last chunk) | u32 stream id (chosen by the sender, 0 for messages)
  * A stream is a head message (any wire type) followed by chunks of at most WIRE_CHUNK_BYTES that fill a buffer which
- * the receiver gave when it saw the head: nothing is allocated because a peer said so. Messages go before chunks;
- * streams of higher priority before lower; equal priorities take turns by chunk. Order: messages are in order; the
- * chunks of a stream are in order; a stream completes before its `done` fires; streams of equal priority begin in
- * order. At most 64 streams are open at once each way; what is queued beyond 32 of a priority waits before its head.
- * One thread: the loop. */
+ * the receiver gave when it saw the head: nothing is allocated because a peer said so. A slow link gets chunks of what
+ * it takes in a tenth of a second, so that whatever else goes over it need not wait longer. Messages go before chunks;
+ * streams of higher priority before lower; equal priorities take turns by WIRE_CHUNK_BYTES. Order: messages are in
+ * order; the chunks of a stream are in order; a stream completes before its `done` fires; streams of equal priority
+ * begin in order. At most 64 streams are open at once each way; what is queued beyond 32 of a priority waits before its
+ * head. One thread: the loop. */
 #ifndef YK_CHAN_H
 #define YK_CHAN_H
 

@@ -143,6 +143,18 @@ static void lose(struct fleet_agent *a, const char *why)
     f->config.on->lost(f->config.arg, a, why);
 }
 
+/* Whatever comes from it tells that it is there: over a slow link a part of a set or a result may take longer than the
+ * lease, and the pings wait behind it. */
+static int64_t seen_us(const struct fleet_agent *a)
+{
+    int64_t us = a->last_seen_us;
+    if (a->control)
+        us = YK_MAX(us, chan_last_rx_us(a->control));
+    if (a->blob)
+        us = YK_MAX(us, chan_last_rx_us(a->blob));
+    return us;
+}
+
 static void check_leases(void *arg)
 {
     struct fleet *f = arg;
@@ -151,7 +163,7 @@ static void check_leases(void *arg)
     for (struct fleet_agent *a = f->agents; a; a = a->next) {
         if (a->state != FLEET_ALIVE)
             continue;
-        if (now - a->last_seen_us > f->config.lease_ms * 1000)
+        if (now - seen_us(a) > f->config.lease_ms * 1000)
             lose(a, "silent for longer than its lease");
     }
     if (now - f->saved_us > SAVE_EVERY_US) {

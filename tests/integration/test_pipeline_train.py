@@ -187,6 +187,16 @@ def test_stop_longer_than_the_lease():
     disturbed(breaks)
 
 
+@full
+def test_slow_link():
+    """Weights, activations and sets over 50 kB/s: nobody is taken for dead, and the bits are those of one device."""
+    with Trainings(["a", "b"], kind="mlp", batch=64, microbatch=32, emulate={"link": {"bytes_per_s": 5e4, "duplex": "half"}}) as t:
+        want = t.run(whole(t))
+        job = t.submit(t.split(("b", 0, 0), ("a", 1, t.forward - 1)))
+        assert t.result(job) == want
+        assert not [e for e in t.events(job) if e[0] in ("lost", "recovered")], t.events(job)
+
+
 def test_three_deaths():
     def breaks(t):
         t.fleet.kill("c")

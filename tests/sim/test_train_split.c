@@ -191,6 +191,30 @@ static void sets_over_a_slow_link(void **state)
     site_close(s);
 }
 
+/* Activations, weights and checkpoint sets over 50 kB/s: what is large does not hold up what tells that an agent is
+ * alive. */
+static void slow_links_cost_no_lease(void **state)
+{
+    (void)state;
+    struct site *s = site_open_at(2, 50e3);
+    struct site_result want, got;
+    site_network(s, "m", "mlp", 1, 40);
+    site_data(s, "set", 256, 3, (const int64_t[]){1, 40, 40}, 5);
+    site_learn(s, "m", 128, 64, "\"checkpoint_every\":1");
+    site_train(s, "m", "set", (struct site_stage[]){{0, -1}}, 1, 1, &want);
+    site_train(s, "m", "set", (struct site_stage[]){{0, 0}, {1, -1}}, 2, 2, &got);
+    site_same(&want, &got, "sets over a slow link");
+    site_train(s, "m", "set", (struct site_stage[]){{1, 0}, {0, -1}}, 2, 3, &got); /* 410 kB of samples at a time */
+    site_same(&want, &got, "samples over a slow link");
+    for (int64_t id = 1; id <= 3; id++) {
+        sched_events(s->h->s, id, 0, 0, on_text, s->h);
+        wait_answer(s->h, 1000);
+        if (strstr(s->h->text, "lease") || strstr(s->h->text, "\"lost\"") || strstr(s->h->text, "too long"))
+            fail_msg("%s", s->h->text);
+    }
+    site_close(s);
+}
+
 /* Batches and microbatches that do not divide, fewer microbatches than stages, one sample, alone. */
 static void sizes(void **state)
 {
@@ -520,10 +544,10 @@ int main(int argc, char **argv)
     log_set_level(getenv("YOKE_TEST_LOG") ? LOG_INFO : LOG_ERROR);
     const struct CMUnitTest tests[] = {cmocka_unit_test(shared_weights), cmocka_unit_test(shared_weights_after_a_loss),
         cmocka_unit_test(every_cut_of_the_cnn), SAMPLED(0), SAMPLED(1), SAMPLED(2), SAMPLED(3),
-        cmocka_unit_test(sets_over_a_slow_link), cmocka_unit_test(sizes), cmocka_unit_test(side_by_side),
-        cmocka_unit_test(few_values_per_channel), cmocka_unit_test(names_what_is_no_number),
-        cmocka_unit_test(fp16_within_the_noise), cmocka_unit_test(codecs_are_allowed_or_refused),
-        cmocka_unit_test(several_inputs)};
+        cmocka_unit_test(sets_over_a_slow_link), cmocka_unit_test(slow_links_cost_no_lease), cmocka_unit_test(sizes),
+        cmocka_unit_test(side_by_side), cmocka_unit_test(few_values_per_channel),
+        cmocka_unit_test(names_what_is_no_number), cmocka_unit_test(fp16_within_the_noise),
+        cmocka_unit_test(codecs_are_allowed_or_refused), cmocka_unit_test(several_inputs)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

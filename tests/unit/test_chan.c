@@ -376,11 +376,13 @@ static void bytes_may_come_one_by_one(void **state)
     yk_buf_free(&buf);
 }
 
-/* What goes on the wire, frame by frame: messages overtake chunks, DATA overtakes BULK, equals take turns. */
+/* What goes on the wire, chunks of a stream that follow each other as one: messages overtake chunks, DATA overtakes
+ * BULK, equals take turns of 256 KiB. */
 static void the_order_on_the_wire(void **state)
 {
     struct body out[4];
-    char order[256] = "";
+    char order[256] = "  ";
+    size_t turn = 0;
     (void)state;
     net_mem_set_link(net, "b", 100, 1e6); /* the first chunk takes a quarter of a second */
     to_chan(&a);
@@ -399,17 +401,54 @@ static void the_order_on_the_wire(void **state)
         const uint8_t *h = b.raw.data + at;
         uint32_t len = (uint32_t)(h[4] | h[5] << 8 | h[6] << 16 | h[7] << 24);
         char text[3] = {"mHc"[h[10]], (char)('0' + h[12]), 0};
-        assert_true(len <= WIRE_CHUNK_BYTES);
-        strcat(order, text);
+        if (h[10] != 2 || strcmp(order + strlen(order) - 2, text) != 0) {
+            strcat(order, text);
+            turn = 0;
+        }
+        turn += len;
+        assert_true(turn <= WIRE_CHUNK_BYTES || h[10] != 2);
         strcat(order, h[11] ? "." : "");
         at += 16 + len;
     }
     assert_int_equal(at, b.raw.len);
-    /* 1 was sent first and so went to the end of its queue before 2 came. */
-    assert_string_equal(order, "H1c1m0H3c3H4c4c3c4c3.c4.c1H2c2c1.c2c2.");
+    /* 1 was overtaken in the middle of its first turn and goes on with it. */
+    assert_string_equal(order + 2, "H1c1m0H3c3H4c4c3c4c3.c4.c1H2c2c1c2c1.c2.");
     for (int i = 0; i < 4; i++) {
         assert_int_equal(out[i].done, 1);
         free(out[i].data);
+    }
+}
+
+/* A chunk is what the link takes in a tenth of a second: small ones where it is slow, the largest soon where it is not,
+ * and a link that has changed is noticed. */
+static void chunks_suit_the_link(void **state)
+{
+    static const struct {
+        double bytes_per_s;
+        size_t least, most; /* of the last chunks */
+    } links[] = {{200e3, 10000, 20000}, {2e6, 131072, 262144}, {2e8, 262144, 262144}, {2e5, 10000, 20000}};
+    (void)state;
+    to_chan(&a);
+    to_raw(&b);
+    for (size_t k = 0; k < YK_COUNT(links); k++) {
+        struct body out;
+        size_t largest = 0;
+        net_mem_set_link(net, "b", 100, links[k].bytes_per_s);
+        fill(&out, &a, 3 << 20, k);
+        b.raw.len = 0;
+        assert_int_equal(stream(&a, CHAN_BULK, &out), YK_OK);
+        run();
+        for (size_t at = 0, from = (size_t)2 << 20; at + 16 <= b.raw.len;) {
+            const uint8_t *h = b.raw.data + at;
+            size_t len = (size_t)h[4] | (size_t)h[5] << 8 | (size_t)h[6] << 16;
+            if (at > from && h[10] == 2)
+                largest = YK_MAX(largest, len);
+            at += 16 + len;
+        }
+        if (largest < links[k].least || largest > links[k].most)
+            fail_msg("link %zu: a chunk of %zu", k, largest);
+        assert_int_equal(out.done, 1);
+        free(out.data);
     }
 }
 
@@ -814,6 +853,7 @@ int main(void)
         TEST(a_body_may_be_in_many_pieces),
         TEST(bytes_may_come_one_by_one),
         TEST(the_order_on_the_wire),
+        TEST(chunks_suit_the_link),
         TEST(more_streams_than_a_peer_keeps),
         TEST(a_message_may_be_taken_and_the_callbacks_handed_over),
         TEST(messages_of_a_newer_minor_are_passed_over),
