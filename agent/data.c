@@ -44,6 +44,11 @@ bool data_is_split(const struct data_set *d)
     return d->split;
 }
 
+bool data_has_test(const struct data_set *d)
+{
+    return d->test;
+}
+
 const struct shape *data_truth(const struct data_set *d)
 {
     return d->has_truth ? &d->truth : NULL;
@@ -367,8 +372,9 @@ bool data_holds_images(const char *path)
     return yes;
 }
 
-/* The folder of a split in a folder that has no other folders, train among them; NULL if it is not of that kind. */
-static const char *split_folder(int dir, const char *split)
+/* The folder of a split in a folder that has no other folders, train among them; NULL if it is not of that kind. *test:
+ * whether there is more than train. */
+static const char *split_folder(int dir, const char *split, bool *test)
 {
     static const char *const folders[] = {"train", "test", "t10k", "val", "valid"};
     static const int orders[3][5] = {{0, -1}, {1, 2, 3, 4, -1}, {3, 4, 1, 2, -1}};
@@ -393,6 +399,7 @@ static const char *split_folder(int dir, const char *split)
         closedir(d);
     if (other || !there[0])
         return NULL;
+    *test = there[1] || there[2] || there[3] || there[4];
     const int *order = orders[strcmp(split, "train") == 0 ? 0 : strcmp(split, "val") == 0 ? 2 : 1];
     while (*order >= 0 && !there[*order])
         order++;
@@ -420,7 +427,7 @@ static yk_err enter_split(struct data_set *d, int *dir, const char *path, const 
     yk_err err = YK_OK;
     if (!holds(*dir, "train-images-idx3-ubyte") && !holds(*dir, "t10k-images-idx3-ubyte") && !holds_npy(*dir, o) &&
         !data_cifar_here(*dir))
-        name = split_folder(*dir, split);
+        name = split_folder(*dir, split, &d->test);
     if (!name)
         return YK_OK;
     int sub = openat(*dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -462,6 +469,7 @@ static yk_err open_folder(
         err = yk_fail(why, err,
             "no %s[.gz], no x.npy, no CIFAR-10 batches, no .jpg, .jpeg or .png and no class folders in it", idx);
     d->split = d->split || holds(fd, idx) || d->cifar;
+    d->test = d->test || holds(fd, "t10k-images-idx3-ubyte") || (d->cifar && data_cifar_test(fd));
     return err ? yk_wrap(why, err, "%s", path) : YK_OK;
 }
 

@@ -80,6 +80,8 @@ int64_t data_at(const struct data_set *d, int input, int64_t count);
 bool data_labelled(const struct data_set *d); /* one class id per sample */
 /* The split that was asked for is one of several; else the set is the same whatever the split. */
 bool data_is_split(const struct data_set *d);
+/* Beside what was opened there is a test split. */
+bool data_has_test(const struct data_set *d);
 /* What one sample is to be trained towards, without the batch dimension: int64 class ids (mostly of rank 0), or float32
  * values of y.npy (float64 there is rounded). NULL: the set has none. */
 const struct shape *data_truth(const struct data_set *d);

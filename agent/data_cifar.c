@@ -27,6 +27,11 @@ bool data_cifar_here(int dir)
     return false;
 }
 
+bool data_cifar_test(int dir)
+{
+    return faccessat(dir, "test_batch.bin", F_OK, 0) == 0;
+}
+
 static yk_err open_file(struct data_cifar *d, int dir, const char *root, const char *name, struct yk_diag *why)
 {
     struct data_files *f = &d->file[d->n];

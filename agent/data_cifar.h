@@ -8,6 +8,7 @@
 struct data_cifar;
 
 bool data_cifar_here(int dir); /* the folder holds some of it, in this form or as Python pickles */
+bool data_cifar_test(int dir); /* its test split is there */
 /* dir is not taken; root as in data_files_open. Labels are checked when they are read. */
 yk_err data_cifar_open(int dir, const char *root, bool train, struct data_cifar **out, struct yk_diag *why);
 int64_t data_cifar_count(const struct data_cifar *d);

@@ -18,7 +18,7 @@ struct data_set {
     struct sampler sampler; /* sampler.held > 0: the set is what is held out of the count samples */
     bool bytes;             /* x are pixels of 0..255 */
     enum dtype y_dtype;     /* in y_file; DT_NONE: no such file */
-    bool split;             /* see data_is_split */
+    bool split, test;       /* see data_is_split, data_has_test */
     bool has_truth;
     struct shape truth;
     int64_t truth_elements;

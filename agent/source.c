@@ -195,7 +195,8 @@ static void open_done(void *arg)
             .microbatches = r->microbatches,
             .steps = r->steps,
             .epoch_steps = p->training ? sampler_steps(&r->data.batches.sampler) : 0,
-            .note = r->data.note};
+            .note = r->data.note,
+            .no_test = p->training && !data_has_test(r->data.batches.set)};
         r->open = true;
         if (r->data.images && pipeline_spare(p))
             r->n_flights++;

@@ -107,6 +107,10 @@ static yk_err open_one(struct source_data *d, struct source_input *in, const str
     err = in->blob ? data_open_memory(cache_data(in->blob), cache_len(in->blob), labels ? cache_data(d->labels) : NULL,
                          labels ? cache_len(d->labels) : 0, &o, &in->set, why)
                    : data_open_below((const char *const *)p->agent->data_roots, w->data, &o, &in->set, why);
+    if (!err && w->images_only && !data_note(in->set))
+        err = yk_fail(why, YK_INVAL,
+            "the data holds no JPEG or PNG: --preset, --preprocess, --resize, --crop and --interpolation (REST: "
+            "\"preprocess\") are for images: leave them out");
     if (!err)
         err = check_samples(p, in, why);
     d->images = d->images || (!err && data_note(in->set));

@@ -419,10 +419,10 @@ static bool flag_take(const struct conf_table *t, int argc, char **argv, int *i,
     return true;
 }
 
-static yk_err load_flags(const struct conf_table *t, int argc, char **argv, void *out, struct yk_diag *why)
+static yk_err load_flags(
+    const struct conf_table *t, int argc, char **argv, void *out, struct conf_args *args, struct yk_diag *why)
 {
-    const struct conf_key *seen[256];
-    int n_seen = 0;
+    args->given = yk_xalloc(((size_t)YK_MAX(argc, 0) + 1) * sizeof *args->given);
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
         struct flag f;
         if (!flag_take(t, argc, argv, &i, &f) || f.built_in >= 0)
@@ -441,12 +441,11 @@ static yk_err load_flags(const struct conf_table *t, int argc, char **argv, void
         if (!f.value)
             return yk_fail(why, YK_INVAL, "%s needs a value", where);
         bool again = false;
-        for (int s = 0; s < n_seen; s++)
-            again = again || seen[s] == f.key;
+        for (int k = 0; k < args->n_given; k++)
+            again = again || args->given[k] == f.key;
         if (!again) {
             clear(f.key, out);
-            if (n_seen < (int)YK_COUNT(seen))
-                seen[n_seen++] = f.key;
+            args->given[args->n_given++] = f.key;
         }
         yk_err err = set(f.key, where, f.value, out, why);
         if (err)
@@ -499,7 +498,7 @@ yk_err conf_parse(
     if (!err)
         err = load_env(t, out, why);
     if (!err)
-        err = load_flags(t, argc, argv, out, why);
+        err = load_flags(t, argc, argv, out, args, why);
     if (err)
         conf_fini(t, out, args);
     return err;
@@ -519,8 +518,17 @@ void conf_fini(const struct conf_table *t, void *out, struct conf_args *args)
     if (args) {
         free(args->at);
         free(args->config);
+        free(args->given);
         *args = (struct conf_args){0};
     }
+}
+
+bool conf_given(const struct conf_args *args, const char *name)
+{
+    for (int i = 0; i < args->n_given; i++)
+        if (strcmp(args->given[i]->name, name) == 0)
+            return true;
+    return false;
 }
 
 const char *conf_command(const struct conf_table *base, int argc, char **argv)

@@ -54,6 +54,8 @@ struct conf_args {
     int n;
     bool help, version, print_config; /* what was asked for; then nothing else need be right */
     char *config;                     /* the file that was read, or NULL */
+    const struct conf_key **given;    /* those with a flag on the command line; freed by conf_fini */
+    int n_given;
 };
 
 /* Fills out (any contents; it need not be zeroed) and args. Errors: YK_INVAL with the flag, file:line or variable, the
@@ -61,6 +63,8 @@ struct conf_args {
  * need be freed. Owner: conf_fini. */
 yk_err conf_parse(
     const struct conf_table *t, int argc, char **argv, void *out, struct conf_args *args, struct yk_diag *why);
+/* Whether the command line has a flag of that name; a default, the file and the environment give none. */
+bool conf_given(const struct conf_args *args, const char *name);
 /* Applies text of a file to a struct that was filled before. name is for messages. */
 yk_err conf_load(
     const struct conf_table *t, const char *name, const char *text, size_t len, void *out, struct yk_diag *why);

@@ -2,6 +2,7 @@
  * op mixes. What the table does not know mixes. */
 #include "common/samples.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -401,5 +402,20 @@ yk_err samples_in_front(const struct graph *g, struct yk_diag *why)
             "samples; make it a weight",
             v->name, (int)g->n_inputs, g->values[g->inputs[0]].name);
     }
+    return YK_OK;
+}
+
+yk_err samples_split_check(int64_t batch, int64_t asked, int64_t fixed, struct yk_diag *why)
+{
+    if (asked && fixed > 0 && asked != fixed)
+        return yk_fail(why, YK_INVAL,
+            "the model takes exactly %" PRId64 " samples at a time, not --microbatch=%" PRId64
+            " (REST: \"microbatch\"): leave that out, or export the model with a dynamic batch",
+            fixed, asked);
+    if (asked > batch && fixed <= 0)
+        return yk_fail(why, YK_INVAL,
+            "--microbatch=%" PRId64 " is more than the batch of %" PRId64 " that it is cut from: give --batch=%" PRId64
+            " or more, or a microbatch up to %" PRId64 " (REST: \"microbatch\", \"batch\")",
+            asked, batch, asked, batch);
     return YK_OK;
 }

@@ -1,4 +1,4 @@
-/* Whether the samples of a batch depend on each other: only then may a batch be cut into microbatches of any size. */
+/* How a batch is cut into microbatches: whether its samples depend on each other, and which sizes there may be. */
 #ifndef YK_SAMPLES_H
 #define YK_SAMPLES_H
 
@@ -13,5 +13,9 @@ yk_err samples_in_front(const struct graph *g, struct yk_diag *why);
  * through). sizes: of the named dimensions, as shapes_infer takes them; the batch's is ignored. A model with a fixed
  * batch is not asked: true. Cautious: false may be said of a model that would be true, never the other way. */
 bool samples_independent(const struct graph *g, const int64_t *sizes, struct yk_diag *why);
+
+/* Whether microbatches of `asked` samples (0: auto, always) can be cut from a batch. fixed: what the model takes at a
+ * time, 0: any number. The same for the command and for REST; YK_INVAL names both numbers, the flags and the keys. */
+yk_err samples_split_check(int64_t batch, int64_t asked, int64_t fixed, struct yk_diag *why);
 
 #endif

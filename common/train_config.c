@@ -1,5 +1,6 @@
 #include "common/train_config.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,12 +30,12 @@ static yk_err read_word(const struct json *o, const char *key, const char *words
     return yk_fail(why, YK_INVAL, "%s is one of %s, not '%.60s'", key, words, text);
 }
 
-static yk_err read_text(const struct json *o, const char *key, char **out, struct yk_diag *why)
+static yk_err read_text(const struct json *o, const char *key, const char *flag, char **out, struct yk_diag *why)
 {
     const char *text = NULL;
     yk_err err = json_get_str(o, key, false, &text, why);
     if (!err && text && strlen(text) > 1000)
-        return yk_fail(why, YK_LIMIT, "%s is longer than 1000 bytes", key);
+        return yk_fail(why, YK_LIMIT, "--%s (REST: \"%s\") is longer than 1000 bytes", flag, key);
     if (!err && text && text[0])
         *out = yk_xstrdup(text);
     return err;
@@ -57,24 +58,37 @@ static yk_err read_freeze(const struct json *o, struct train_config *c, struct y
     return YK_OK;
 }
 
+/* Whoever reads it typed flags or keys: both are told. */
 static yk_err check(const struct train_config *c, struct yk_diag *why)
 {
     const struct {
-        const char *key;
+        const char *flag, *key;
         double value;
-    } below[] = {
-        {"label_smoothing", c->label_smoothing}, {"momentum", c->momentum}, {"beta1", c->beta1}, {"beta2", c->beta2}};
+    } below[] = {{"label-smoothing", "label_smoothing", c->label_smoothing}, {"momentum", "momentum", c->momentum},
+        {"beta1", "beta1", c->beta1}, {"beta2", "beta2", c->beta2}};
     for (size_t i = 0; i < YK_COUNT(below); i++)
         if (below[i].value >= 1)
-            return yk_fail(why, YK_INVAL, "%s is below 1, not %g", below[i].key, below[i].value);
+            return yk_fail(
+                why, YK_INVAL, "--%s=%g: below 1 (REST: \"%s\")", below[i].flag, below[i].value, below[i].key);
     if (c->nesterov && !(c->momentum > 0))
-        return yk_fail(why, YK_INVAL, "nesterov needs a momentum above 0");
+        return yk_fail(why, YK_INVAL, "--nesterov needs a --momentum above 0 (REST: \"nesterov\", \"momentum\")");
     if (c->label_smoothing > 0 && c->loss != GRAD_CROSS_ENTROPY)
-        return yk_fail(why, YK_INVAL, "label_smoothing goes with the loss cross-entropy");
+        return yk_fail(why, YK_INVAL,
+            "--label-smoothing=%g goes with --loss=cross-entropy, not with %s (REST: \"label_smoothing\", \"loss\")",
+            c->label_smoothing, grad_loss_name((enum grad_loss)c->loss));
+    if (c->ignore_index != GRAD_IGNORE_INDEX && !grad_loss_has_ids((enum grad_loss)c->loss))
+        return yk_fail(why, YK_INVAL,
+            "--ignore-index=%" PRId64 " is a class id, and --loss=%s has none (REST: \"ignore_index\", \"loss\")",
+            c->ignore_index, grad_loss_name((enum grad_loss)c->loss));
     if (c->schedule == TRAIN_STEP && !(c->schedule_epochs > 0 && c->schedule_gamma > 0))
-        return yk_fail(why, YK_INVAL, "the schedule step needs schedule_epochs and schedule_gamma above 0");
+        return yk_fail(why, YK_INVAL,
+            "--schedule=step:EPOCHS:FACTOR needs both above 0, not %g and %g (REST: \"schedule_epochs\", "
+            "\"schedule_gamma\")",
+            c->schedule_epochs, c->schedule_gamma);
     if (c->schedule == TRAIN_COSINE && c->schedule_floor > c->lr)
-        return yk_fail(why, YK_INVAL, "schedule_floor %g is above lr %g", c->schedule_floor, c->lr);
+        return yk_fail(why, YK_INVAL,
+            "--schedule=cosine:%g ends above --lr=%g, where it begins (REST: \"schedule_floor\", \"lr\")",
+            c->schedule_floor, c->lr);
     return YK_OK;
 }
 
@@ -110,9 +124,9 @@ yk_err train_config_read(const struct json *o, struct train_config *c, struct yk
 #define W(key, words, ...) \
     if (!err && o)         \
         err = read_word(o, #key, words, &c->key, why);
-#define S(key, ...) \
-    if (!err && o)  \
-        err = read_text(o, #key, &c->key, why);
+#define S(key, flag, ...) \
+    if (!err && o)        \
+        err = read_text(o, #key, flag, &c->key, why);
     TRAIN_CONFIG(I, F, O, B, W, S)
 #undef I
 #undef F

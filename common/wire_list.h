@@ -188,11 +188,13 @@
     F(I64, microbatch, _) \
     F(I64S, done, _)          /* microbatches that already have a result, as [first, last] pairs */ \
     F(BOOL, want_outputs, _) F(BOOL, want_accuracy, _) F(I64, timeout_ms, _) \
-    F(I64, batch, _) F(I64, step, _) /* of a training: samples of a step, and the step to begin with; count is 0 */
+    F(I64, batch, _) F(I64, step, _) /* of a training: samples of a step, and the step to begin with; count is 0 */ \
+    F(BOOL, images_only, _)   /* preprocess is the client's wish, which data without images does not fulfil */
 /* source -> yoked: the data set was opened. */
 #define WIRE_run_started(F) F(I64, generation, _) F(STR, job, _) F(I64, samples, _) F(I64, microbatches, _) \
     F(I64, steps, _) F(I64, epoch_steps, _) /* of a training: all, and of one epoch; samples are those of an epoch */ \
-    F(STR, note, _)           /* what the source decided without being asked, for people; "" nothing */
+    F(STR, note, _)           /* what the source decided without being asked, for people; "" nothing */ \
+    F(BOOL, no_test, _)       /* of a training: its data set has no test split */
 /* source -> yoked, on the control connection if no outputs are wanted, else head of a data stream whose body is the
  * tensors at their offsets (64-byte aligned); it ends with the last byte of the last one. */
 #define WIRE_result(F) \

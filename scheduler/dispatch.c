@@ -233,6 +233,7 @@ static yk_err send_run(struct sched *s, struct generation *g, bool learn)
         .preprocess = j->preprocess ? j->preprocess
                       : model       ? model->preprocess
                                     : NULL,
+        .images_only = j->preprocess != NULL,
         .microbatch = j->microbatch,
         .done = {learn ? others : done, learn ? 2 : n},
         .want_outputs = j->want_outputs,

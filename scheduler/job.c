@@ -2,6 +2,7 @@
 
 #include "common/hash.h"
 #include "common/preprocess.h"
+#include "common/samples.h"
 #include "scheduler/job_data.h"
 
 #include <stdio.h>
@@ -230,14 +231,22 @@ static yk_err take_from_plan(const struct json *o, struct job *j, const char *ob
     const struct plan *p = j->forced;
     if (!objective && p->objective)
         solve_objective_find(p->objective, &j->objective);
-    if (p->batch > 0 && absent(o, "batch"))
-        j->batch = p->batch;
+    if (absent(o, "batch"))
+        j->batch = p->batch > 0 ? p->batch : YK_MAX(j->batch, p->microbatch);
     if (!j->source && p->source)
         j->source = yk_xstrdup(p->source);
     if (j->microbatch && j->microbatch != p->microbatch)
-        return yk_fail(why, YK_INVAL, "microbatch is %lld, the plan's is %lld: give the same, or plan it again",
+        return yk_fail(why, YK_INVAL, "--microbatch is %lld, the plan's is %lld: give the same, or plan it again",
             (long long)j->microbatch, (long long)p->microbatch);
     return YK_OK;
+}
+
+/* A training's batch is what it learns from at a time: none is made up for it. */
+static yk_err check_split(const struct json *o, struct job *j, struct yk_diag *why)
+{
+    if (absent(o, "batch") && !j->training && !j->forced)
+        j->batch = YK_MAX(j->batch, j->microbatch);
+    return samples_split_check(j->batch, j->forced ? j->forced->microbatch : j->microbatch, 0, why);
 }
 
 static yk_err parse_job(const struct json *o, struct job *j, struct yk_diag *why)
@@ -300,7 +309,7 @@ static yk_err parse_job(const struct json *o, struct job *j, struct yk_diag *why
         err = yk_fail(why, YK_INVAL, "a train job takes no %s",
             j->pin_last       ? "pin of the last stage"
             : j->want_outputs ? "outputs"
-                              : "deadline_ms");
+                              : "deadline (deadline_ms)");
     if (!err && train && j->objective != SOLVE_THROUGHPUT)
         err = yk_fail(why, YK_INVAL, "the objective of a train job is throughput");
     if (!err && j->objective == SOLVE_CLOUD_COST && j->deadline_ms <= 0 && !json_find(o, "plan"))
@@ -312,6 +321,8 @@ static yk_err parse_job(const struct json *o, struct job *j, struct yk_diag *why
         err = plan_from_json(plan, &j->forced, why);
     if (!err && j->forced)
         err = take_from_plan(o, j, objective, why);
+    if (!err)
+        err = check_split(o, j, why);
     j->codec_allowed[0] = true;
     return err;
 }

@@ -112,6 +112,9 @@ struct job {
     int64_t row_retry_us;
 };
 
+/* Kind of the event of a training under whose data set's name there is no test split. */
+#define JOB_NO_TEST "no-test"
+
 const char *job_state_name(enum job_state s);
 bool job_state_find(const char *name, enum job_state *out);
 bool job_ended(enum job_state s);

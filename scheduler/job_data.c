@@ -64,6 +64,14 @@ static yk_err all_sized(const struct job *j, const struct graph *g, struct yk_di
     return YK_OK;
 }
 
+/* What was asked for; a plan that was made or given has the split that it has. */
+static yk_err check_split(const struct job *j, const struct graph *g, struct yk_diag *why)
+{
+    int64_t fixed;
+    bool any = graph_batch_dim(g, &fixed) >= 0;
+    return j->plan_id || j->forced ? YK_OK : samples_split_check(j->batch, j->microbatch, any ? 0 : fixed, why);
+}
+
 /* Where samples depend on each other the batch goes through in one piece, or the answers would follow from the plan. */
 static yk_err keep_whole(struct job *j, const struct graph *g, struct yk_diag *why)
 {
@@ -85,6 +93,8 @@ yk_err job_data_sizes(struct job *j, const struct graph *g, struct yk_diag *why)
     yk_err err = given_sizes(j, g, why);
     if (!err)
         err = all_sized(j, g, why);
+    if (!err)
+        err = check_split(j, g, why);
     return err || j->training ? err : keep_whole(j, g, why);
 }
 
@@ -321,6 +331,8 @@ yk_err job_data_resolve(struct job *j, const struct graph *g, struct blobs *blob
         err = read_inputs(j, g, blobs, why);
     if (!err)
         err = all_sized(j, g, why);
+    if (!err)
+        err = check_split(j, g, why);
     if (err || j->training) /* nothing but the trained model comes out, and the split is the job's own */
         return err;
     err = find_outputs(j, g, blobs, why);

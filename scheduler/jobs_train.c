@@ -251,6 +251,9 @@ void jobs_train_started(struct sched *s, struct job *j, const struct wire_run_st
             (long long)t->steps);
     if (first && m->note[0])
         jobs_event(s, j->id, "note", "%.300s", m->note);
+    if (first && m->no_test && j->data)
+        jobs_event(
+            s, j->id, JOB_NO_TEST, "the data set '%.200s' has no test split: none will judge the model", j->data);
     jobs_train_finish(s, j); /* yoked may have ended between the last set and this */
 }
 

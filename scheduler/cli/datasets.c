@@ -38,6 +38,13 @@ yk_err datasets_numbers(const char *flag, const char *text, struct datasets_numb
     return YK_OK;
 }
 
+/* One that was asked for must be there; the default says nothing of a set without parts. free() it. */
+static char *split_of(const struct cli *c)
+{
+    bool asked = conf_given(&c->args, "split") && !strchr(c->o.split, ':');
+    return yk_xasprintf("%s%s", asked ? "only:" : "", c->o.split);
+}
+
 yk_err datasets_open(struct cli *c, const struct data_input *inputs, int32_t n, const struct json *stored,
     struct data_set **out, struct yk_diag *why)
 {
@@ -50,21 +57,21 @@ yk_err datasets_open(struct cli *c, const struct data_input *inputs, int32_t n, 
         err = datasets_numbers("std", c->o.std, &std, why);
     if (!err)
         err = images_settings(c, stored, false, &how, &asked, why);
+    char *split = c->o.split ? split_of(c) : NULL;
     if (!err) {
         struct data_options o = {
-            .split = c->o.split, .mean = mean.at, .std = std.at, .n_mean = mean.n, .n_std = std.n, .preprocess = &how};
+            .split = split, .mean = mean.at, .std = std.at, .n_mean = mean.n, .n_std = std.n, .preprocess = &how};
         err = data_open_inputs(c->o.data, &o, inputs, n, &set, why);
     }
     if (!err && asked && !data_note(set))
-        err = yk_fail(why, YK_INVAL,
-            "%s holds no JPEG or PNG: --preset, --preprocess, --resize, --crop and --interpolation are for images",
-            c->o.data);
+        err = images_none(c, c->o.data, false, why);
     if (err) {
         data_close(set);
     } else {
         images_note(set);
         *out = set;
     }
+    free(split);
     free(mean.at);
     free(std.at);
     return err;
@@ -232,8 +239,10 @@ yk_err datasets_submit(struct cli *c, struct json_out *out, struct yk_diag *why)
     json_open(out, '{');
     json_put_key(out, "name");
     json_put_str(out, c->o.data);
+    char *split = split_of(c);
     json_put_key(out, "split");
-    json_put_str(out, c->o.split);
+    json_put_str(out, split);
+    free(split);
     yk_err err = put_numbers(out, "mean", c->o.mean, why);
     if (!err)
         err = put_numbers(out, "std", c->o.std, why);

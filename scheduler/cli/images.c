@@ -48,6 +48,16 @@ yk_err images_settings(
     return err;
 }
 
+yk_err images_none(const struct cli *c, const char *of, bool normal, struct yk_diag *why)
+{
+    static const char *const flags[] = {"preset", "preprocess", "resize", "crop", "interpolation", "mean", "std"};
+    for (size_t i = 0; i < (normal ? YK_COUNT(flags) : YK_COUNT(flags) - 2); i++)
+        if (conf_given(&c->args, flags[i]))
+            return yk_fail(
+                why, YK_INVAL, "--%s is for images, and %s holds no JPEG or PNG: leave it out", flags[i], of);
+    return YK_OK;
+}
+
 yk_err images_model(struct cli *c, const char *name, struct json **model, struct yk_diag *why)
 {
     char *word = job_percent(name), *path = yk_xasprintf("/v1/models/%s", word);

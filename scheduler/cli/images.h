@@ -11,6 +11,9 @@
 yk_err images_settings(
     struct cli *c, const struct json *stored, bool normal, struct preprocess *out, bool *asked, struct yk_diag *why);
 
+/* Errors if a flag of images is given: for inputs and data that hold none. */
+yk_err images_none(const struct cli *c, const char *of, bool normal, struct yk_diag *why);
+
 /* What yoked says of a model (GET /v1/models/NAME), and of one of its inputs as a target. json_free(model). */
 yk_err images_model(struct cli *c, const char *name, struct json **model, struct yk_diag *why);
 void images_target(const struct json *model, size_t input, struct data_target *out);

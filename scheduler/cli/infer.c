@@ -108,6 +108,8 @@ static yk_err put_inputs(struct cli *c, struct infer *f, struct json_out *out, s
     }
     json_close(out, '}');
     json_close(out, '}');
+    if (!err && !f->images.set)
+        err = images_none(c, "--input", true, why);
     return err;
 }
 

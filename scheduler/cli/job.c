@@ -1,5 +1,6 @@
 #include "scheduler/cli/job.h"
 
+#include "scheduler/cli/flags.h"
 #include "scheduler/cli/progress.h"
 #include "scheduler/cli/rest.h"
 
@@ -58,7 +59,8 @@ yk_err job_request(struct cli *c, const char *kind, struct json_out *out, struct
     put_str(out, "model", c->args.at[0]);
     put_str(out, "objective", cli_objectives[o->objective]);
     put_str(out, "source", o->source);
-    put_i64(out, "batch", o->batch);
+    if (!o->plan || conf_given(&c->args, "batch")) /* a plan has its own */
+        put_i64(out, "batch", o->batch);
     put_i64(out, "deadline_ms", o->deadline_ms);
     put_list(out, "codec", o->codec);
     put_list(out, "pin", o->pin);
@@ -80,13 +82,7 @@ yk_err job_request(struct cli *c, const char *kind, struct json_out *out, struct
         if (i + 1 == o->sizes.n)
             json_close(out, '}');
     }
-    if (o->microbatch_text && strcmp(o->microbatch_text, "auto") != 0) {
-        char *end;
-        long long n = strtoll(o->microbatch_text, &end, 10);
-        if (*end || n < 1)
-            return yk_fail(why, YK_INVAL, "--microbatch=%s: a number of samples from 1, or auto", o->microbatch_text);
-        put_i64(out, "microbatch", n);
-    }
+    put_i64(out, "microbatch", flags_microbatch(c));
     if (!o->plan)
         return YK_OK;
     uint8_t *text = NULL;

@@ -4,7 +4,9 @@
 #include "common/log.h"
 #include "common/onnx.h"
 #include "common/passes.h"
+#include "common/samples.h"
 #include "kernels/fold.h"
+#include "scheduler/cli/flags.h"
 #include "scheduler/cli/tune.h"
 
 #include <inttypes.h>
@@ -105,6 +107,10 @@ yk_err local_open(struct cli *c, const char *path, struct local *l, struct yk_di
         goto out;
     if (c->o.plan && (err = local_use_plan(l, l->graph, c->o.plan, why)))
         goto out;
+    if (l->forms && c->o.tune) {
+        err = yk_fail(why, YK_INVAL, "--tune: the forms are those of --plan=%s, there is nothing to choose", c->o.plan);
+        goto out;
+    }
     if ((err = local_open_backends(c, l, why)))
         goto out;
     l->batch_dim = graph_batch_dim(l->graph, &l->fixed_batch);
@@ -240,6 +246,18 @@ yk_err local_sizes(const struct graph *g, const struct shape *const *in, int64_t
         if (in[i])
             err = sizes_of_input(g, i, in[i], sizes, known, why);
     free(known);
+    return err;
+}
+
+yk_err local_microbatch(
+    const struct cli *c, const struct plan *plan, int64_t fixed, int64_t batch, int64_t *out, struct yk_diag *why)
+{
+    int64_t asked = flags_microbatch(c);
+    if (plan && asked && asked != plan->microbatch)
+        return yk_fail(why, YK_INVAL, "--microbatch=%" PRId64 ", the plan has %" PRId64, asked, plan->microbatch);
+    yk_err err = plan ? YK_OK : samples_split_check(batch, asked, fixed, why);
+    if (!err)
+        *out = plan ? plan->microbatch : fixed ? fixed : asked ? asked : batch;
     return err;
 }
 

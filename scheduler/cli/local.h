@@ -50,6 +50,11 @@ yk_err local_agree(const struct local *l, struct yk_diag *why);
 /* Errors if an input has a named dimension other than the batch that --size does not give; says which and how. */
 yk_err local_all_given(const struct local *l, struct yk_diag *why);
 
+/* Samples that go together: of the plan (NULL: none), of the model if it takes a fixed number, of --microbatch, else
+ * the whole batch. Errors where the flag says something else than the first two, or more than the batch. */
+yk_err local_microbatch(
+    const struct cli *c, const struct plan *plan, int64_t fixed, int64_t batch, int64_t *out, struct yk_diag *why);
+
 /* A graph input's shape at l->sizes with the batch replaced. */
 yk_err local_input_shape(const struct local *l, int32_t input, int64_t batch, struct shape *out, struct yk_diag *why);
 /* What a graph input of a run takes from a batch; shapes: those of the run, of b's size. */

@@ -187,16 +187,8 @@ int cli_local_batch(struct cli *c)
     inputs = data_inputs_of(l.graph, l.graph->n_inputs);
     if ((err = datasets_open(c, inputs, l.graph->n_inputs, NULL, &set, &why)))
         goto out;
-    if (l.plan)
-        microbatch = l.plan->microbatch;
-    else if (l.batch_dim < 0)
-        microbatch = l.fixed_batch;
-    else if (c->o.microbatch_text && strcmp(c->o.microbatch_text, "auto") != 0)
-        microbatch = strtoll(c->o.microbatch_text, NULL, 10);
-    if (microbatch < 1) {
-        err = yk_fail(&why, YK_INVAL, "--microbatch=%s: a number of samples from 1, or auto", c->o.microbatch_text);
+    if ((err = local_microbatch(c, l.plan, l.batch_dim < 0 ? l.fixed_batch : 0, c->o.batch, &microbatch, &why)))
         goto out;
-    }
     if ((err = check_input(&l, set, microbatch, &why)))
         goto out;
     if (l.batch_dim >= 0 && microbatch != c->o.batch && !l.plan && !samples_independent(l.graph, l.sizes, &why)) {

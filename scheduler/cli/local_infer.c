@@ -93,6 +93,8 @@ static yk_err read_inputs(struct cli *c, struct infer *f, struct yk_diag *why)
             err = tensors_pixels(shape, &f->in[i].data, why);
         f->shapes[i] = shape;
     }
+    if (!err && !f->pictured)
+        err = images_none(c, "--input", true, why);
     if (!err)
         err = local_sizes(g, f->shapes, f->l.sizes, why);
     return err ? err : local_agree(&f->l, why);

@@ -1,7 +1,9 @@
 /* `yoke local train`: a model over a data set on this machine, step by step as a job would. */
 #include "scheduler/cli/local_train.h"
 
+#include "common/samples.h"
 #include "scheduler/cli/datasets.h"
+#include "scheduler/cli/flags.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -24,21 +26,20 @@ static double now_s(void)
 static yk_err read_microbatch(struct local_train *t, struct yk_diag *why)
 {
     const struct cli_opts *o = &t->cli->o;
-    int64_t batch = o->batch;
-    bool given = o->microbatch_text && strcmp(o->microbatch_text, "auto") != 0;
-    if (t->env.plan && given && strtoll(o->microbatch_text, NULL, 10) != t->env.plan->microbatch)
-        return yk_fail(
-            why, YK_INVAL, "--microbatch=%s, the plan has %" PRId64, o->microbatch_text, t->env.plan->microbatch);
-    t->microbatch = t->env.plan        ? t->env.plan->microbatch
-                    : given            ? strtoll(o->microbatch_text, NULL, 10)
-                    : t->batch_dim < 0 ? t->env.fixed_batch
-                                       : batch;
+    const struct plan *plan = t->env.plan;
+    bool given = flags_microbatch(t->cli) > 0, own = plan && plan->batch > 0 && !conf_given(&t->cli->args, "batch");
+    int64_t batch = own ? plan->batch : o->batch;
+    yk_err err = local_microbatch(t->cli, plan, t->batch_dim < 0 ? t->env.fixed_batch : 0, batch, &t->microbatch, why);
+    if (err)
+        return err;
     if (o->accumulate > 1) {
         if (given)
             return yk_fail(why, YK_INVAL, "--accumulate adds up whole batches: leave --microbatch out");
         if (!yk_mul_i64(batch, o->accumulate, &batch) || batch > INT64_C(1000000000))
             return yk_fail(why, YK_INVAL, "--accumulate=%" PRId64 " batches of %" PRId64, o->accumulate, o->batch);
     }
+    if (plan && (err = samples_split_check(batch, t->microbatch, 0, why)))
+        return yk_wrap(why, err, "%s", o->plan);
     t->microbatch = YK_MIN(t->microbatch, batch);
     t->batches.sampler.batch = batch;
     return YK_OK;

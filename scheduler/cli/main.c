@@ -1,7 +1,7 @@
 /* Finds the command, reads its flags, runs it. */
 #include "scheduler/cli/cli.h"
 
-#include "scheduler/cli/datasets.h"
+#include "scheduler/cli/flags.h"
 #include "scheduler/cli/networks.h"
 #include "scheduler/cli/rest.h"
 
@@ -227,56 +227,6 @@ static int help_for(const char *word, bool asked)
     return any && asked ? CLI_DONE : CLI_USAGE;
 }
 
-/* Flags that are words out of a list, or have a form: told before anything is done. */
-static yk_err check_words(const char *flag, const char *text, const char *words, struct yk_diag *why)
-{
-    for (const char *at = text; at;) {
-        size_t n = strcspn(at, ",");
-        bool known = false;
-        for (const char *w = words; w && !known; w = strchr(w, '|') ? strchr(w, '|') + 1 : NULL)
-            known = strcspn(w, "|") == n && strncmp(w, at, n) == 0;
-        if (!known)
-            return yk_fail(
-                why, YK_INVAL, "--%s=%s: '%.*s' is none of %s", flag, text, (int)YK_MIN(n, (size_t)60), at, words);
-        at = at[n] ? at + n + 1 : NULL;
-    }
-    return YK_OK;
-}
-
-static yk_err check_flags(const struct cli_opts *o, struct yk_diag *why)
-{
-    const struct {
-        const char *flag, *text;
-    } filled[] = {{"plan", o->plan}, {"data", o->data}, {"output", o->output}, {"name", o->name}, {"source", o->source},
-        {"val", o->val}, {"checkpoint", o->checkpoint}, {"plot", o->plot}, {"timeline", o->timeline},
-        {"augment", o->train.augment}, {"loss-output", o->train.loss_output}};
-    for (size_t i = 0; i < YK_COUNT(filled); i++)
-        if (filled[i].text && !filled[i].text[0])
-            return yk_fail(why, YK_INVAL, "--%s= is empty", filled[i].flag);
-    for (int i = 0; i < o->inputs.n; i++)
-        if (!o->inputs.at[i][0])
-            return yk_fail(why, YK_INVAL, "--input= is empty");
-    yk_err err = check_words("pin", o->pin, "first|last", why);
-    if (!err)
-        err = check_words("codec", o->codec, "fp32|fp16|int8", why);
-    if (!err)
-        err = check_words("split", o->split, "train|t10k|test|val", why);
-    if (!err && o->rest && strncmp(o->rest, "http://", 7) != 0)
-        err = yk_fail(why, YK_INVAL, "--rest=%s is not an address: http://127.0.0.1:PORT", o->rest);
-    if (!err && o->microbatch_text && strcmp(o->microbatch_text, "auto") != 0) {
-        char *end;
-        long long n = strtoll(o->microbatch_text, &end, 10);
-        if (*end || n < 1 || n > MANY)
-            err = yk_fail(why, YK_INVAL, "--microbatch=%s: a number of samples from 1, or auto", o->microbatch_text);
-    }
-    struct datasets_numbers numbers = {0};
-    if (!err && !(err = datasets_numbers("mean", o->mean, &numbers, why)))
-        free(numbers.at);
-    if (!err && !(err = datasets_numbers("std", o->std, &numbers, why)))
-        free(numbers.at);
-    return err;
-}
-
 int main(int argc, char **argv)
 {
     int word_at = 0, n_words = 0;
@@ -330,7 +280,7 @@ int main(int argc, char **argv)
         code = CLI_DONE;
     } else if (c.args.n < command->min_args || c.args.n > command->max_args) {
         fprintf(stderr, "yoke: usage: yoke %s %s [flags]\n", command->words, command->usage);
-    } else if (check_flags(&c.o, &why)) {
+    } else if (flags_check(&c, command, &why)) {
         fprintf(stderr, "yoke: %s\n", why.text);
     } else {
         code = command->run(&c);

@@ -141,7 +141,7 @@ int cli_plan(struct cli *c)
     } else if (!err) {
         const struct json *predicted = json_find(plan, "predicted"), *pipelines = json_find(plan, "pipelines");
         printf("%.1f ms a batch of %lld, microbatch %lld, bottleneck %s\n",
-            json_f64(json_find(predicted, "step_ms"), 0), (long long)c->o.batch,
+            json_f64(json_find(predicted, "step_ms"), 0), (long long)json_i64(json_find(plan, "batch"), c->o.batch),
             (long long)json_i64(json_find(plan, "microbatch"), 0), json_str(json_find(predicted, "bottleneck"), "-"));
         for (size_t p = 0; p < json_len(pipelines); p++) {
             const struct json *stages = json_find(json_at(pipelines, p), "stages");

@@ -1,5 +1,6 @@
 /* `yoke train`: a model is trained by the fleet. The flags are those of `yoke local train`; what comes out is too. */
 #include "scheduler/cli/datasets.h"
+#include "scheduler/cli/flags.h"
 #include "scheduler/cli/job.h"
 #include "scheduler/cli/plot.h"
 #include "scheduler/cli/rest.h"
@@ -101,6 +102,30 @@ static yk_err find_open(struct cli *c, char *id, struct yk_diag *why)
     return err;
 }
 
+/* What was typed beside --resume is what the training has, or the user would think that it counts. */
+static yk_err check_same(struct cli *c, const char *id, double share, struct yk_diag *why)
+{
+    struct json *request = NULL;
+    char *path = job_path(id, "/request");
+    const struct {
+        const char *flag;
+        int64_t here, otherwise;
+    } numbers[] = {{"batch", c->o.batch, 64}, {"microbatch", flags_microbatch(c), 0}};
+    yk_err err = cli_rest_call(c, "GET", path, NULL, &request, why);
+    if (!err)
+        err = train_flags_agree(&c->o.train, share, &c->args, json_find(request, "train"), why);
+    for (size_t i = 0; !err && i < YK_COUNT(numbers); i++) {
+        int64_t there = json_i64(json_find(request, numbers[i].flag), numbers[i].otherwise);
+        if (conf_given(&c->args, numbers[i].flag) && numbers[i].here != there)
+            err = yk_fail(why, YK_INVAL,
+                "--%s: %" PRId64 " is asked for, the training that --resume follows has %" PRId64 ": leave it out",
+                numbers[i].flag, numbers[i].here, there);
+    }
+    json_free(request);
+    free(path);
+    return err ? yk_wrap(why, err, "job %s", id) : YK_OK;
+}
+
 /* ---- the end ---- */
 
 static void print_end(struct cli *c, const struct training *t, const struct json *row, const char *id, double accuracy)
@@ -166,6 +191,8 @@ int cli_train(struct cli *c)
         return cli_fail(err, &why);
     if (c->o.resume) {
         err = find_open(c, id, &why);
+        if (!err)
+            err = check_same(c, id, share, &why);
         if (!err)
             err = job_watch(c, id, tell_steps, &t, &row, &why);
     } else {

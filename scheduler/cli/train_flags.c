@@ -128,3 +128,82 @@ yk_err train_flags_read(const struct train_flags *f, double val, struct train_co
     yk_buf_free(&text);
     return err;
 }
+
+/* ---- against a job ---- */
+
+/* All keys of a configuration, so that two compare by text. */
+static yk_err to_json(const struct train_config *c, struct json **out, struct yk_diag *why)
+{
+    struct yk_buf text = {0};
+    struct json_out json;
+    json_out_init(&json, &text, 0);
+    train_config_write(c, &json);
+    yk_err err =
+        text.failed ? yk_fail(why, YK_NOMEM, "no memory") : json_parse((const char *)text.data, text.len, out, why);
+    yk_buf_free(&text);
+    return err;
+}
+
+static void value_text(const struct json *v, char *out, size_t size)
+{
+    size_t used = 0;
+    if (json_kind(v) == JSON_STRING)
+        snprintf(out, size, "%s", json_str(v, ""));
+    else if (json_kind(v) == JSON_BOOL)
+        snprintf(out, size, "%s", json_bool(v, false) ? "true" : "false");
+    else if (json_kind(v) != JSON_ARRAY)
+        snprintf(out, size, "%.17g", json_f64(v, 0));
+    for (size_t i = 0; json_kind(v) == JSON_ARRAY && (i == 0 || i < json_len(v)) && used < size; i++) {
+        int n = snprintf(out + used, size - used, "%s%s", i ? "," : "", json_str(json_at(v, i), ""));
+        used += n > 0 ? (size_t)n : 0;
+    }
+}
+
+yk_err train_flags_agree(const struct train_flags *f, double val, const struct conf_args *args,
+    const struct json *train, struct yk_diag *why)
+{
+    static const struct {
+        const char *flag, *key;
+    } all[] = {
+#define I(key, otherwise, lo, hi, flag, ...) {flag, #key},
+#define F(key, otherwise, lo, hi, flag, ...) {flag, #key},
+#define O(key, sgd, adamw, lo, hi, flag, ...) {flag, #key},
+#define B(key, flag, ...) {flag, #key},
+#define W(key, words, flag, ...) {flag, #key},
+#define S(key, flag, ...) {flag, #key},
+        TRAIN_CONFIG_FLAGS(I, F, O, B, W, S)
+#undef I
+#undef F
+#undef O
+#undef B
+#undef W
+#undef S
+            {"schedule", "schedule"},
+        {"schedule", "schedule_epochs"}, {"schedule", "schedule_gamma"}, {"schedule", "schedule_floor"},
+        {"freeze", "freeze"}, {"val", "val"}};
+    struct train_config mine = {0}, theirs = {0};
+    struct json *a = NULL, *b = NULL;
+    yk_err err = train_flags_read(f, val, &mine, why);
+    if (!err)
+        err = train_config_read(train, &theirs, why);
+    if (!err)
+        err = to_json(&mine, &a, why);
+    if (!err)
+        err = to_json(&theirs, &b, why);
+    for (size_t i = 0; !err && i < YK_COUNT(all); i++) {
+        char here[400], there[400];
+        if (!conf_given(args, all[i].flag))
+            continue;
+        value_text(json_find(a, all[i].key), here, sizeof here);
+        value_text(json_find(b, all[i].key), there, sizeof there);
+        if (strcmp(here, there) != 0)
+            err = yk_fail(why, YK_INVAL,
+                "--%s: %s %s is asked for, the training that --resume follows has %s: leave it out", all[i].flag,
+                all[i].key, here[0] ? here : "none", there[0] ? there : "none");
+    }
+    json_free(a);
+    json_free(b);
+    train_config_fini(&mine);
+    train_config_fini(&theirs);
+    return err;
+}

@@ -49,5 +49,9 @@ yk_err train_flags_put(const struct train_flags *f, double val, struct json_out 
 /* What that object says: all that can be wrong with the flags is told. Owner: train_config_fini, also after an error.
  */
 yk_err train_flags_read(const struct train_flags *f, double val, struct train_config *out, struct yk_diag *why);
+/* For who follows a training that is there: a flag on the command line that says something else than its request.
+ * train: that request's object "train"; NULL: all defaults. Errors: YK_INVAL names the flag and what the job has. */
+yk_err train_flags_agree(const struct train_flags *f, double val, const struct conf_args *args,
+    const struct json *train, struct yk_diag *why);
 
 #endif

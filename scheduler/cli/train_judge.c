@@ -1,8 +1,10 @@
 #include "scheduler/cli/train_judge.h"
 
 #include "scheduler/cli/datasets.h"
+#include "scheduler/cli/flags.h"
 #include "scheduler/cli/job.h"
 #include "scheduler/cli/rest.h"
+#include "scheduler/job.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -91,14 +93,35 @@ static void remove_model(struct cli *c, const char *name)
     free(word);
 }
 
-static void judge_all(struct cli *c, const struct json *request, struct train_score *out)
+/* The source looked when it opened the data: a job that could only fail is not begun. */
+static bool has_test(struct cli *c, const char *id)
+{
+    struct json *answer = NULL;
+    char *path = job_path(id, "/events?cursor=0");
+    bool yes = true;
+    if (cli_rest_call(c, "GET", path, NULL, &answer, NULL) != YK_OK)
+        answer = NULL;
+    const struct json *events = json_find(answer, "events");
+    for (size_t i = 0; i < json_len(events); i++)
+        if (strcmp(json_str(json_find(json_at(events, i), "kind"), ""), JOB_NO_TEST) == 0) {
+            fprintf(stderr, "no test split judges it: %s\n", json_str(json_find(json_at(events, i), "text"), ""));
+            yes = false;
+            break;
+        }
+    json_free(answer);
+    free(path);
+    return yes;
+}
+
+static void judge_all(struct cli *c, const char *id, const struct json *request, struct train_score *out)
 {
     const struct json *data = json_find(request, "data"), *train = json_find(request, "train");
     const char *split = json_str(json_find(data, "split"), "train");
     bool named = json_find(data, "name") != NULL;
     double share = json_f64(json_find(train, "val"), 0);
     struct yk_diag why = {0};
-    if ((named || c->o.data) && accuracy_of(c, named ? data : NULL, TEST_SPLIT, &out->test, &why))
+    if ((named ? has_test(c, id) : c->o.data != NULL) &&
+        accuracy_of(c, named ? data : NULL, TEST_SPLIT, &out->test, &why))
         fprintf(stderr, "no test split judges it: %s\n", why.text);
     if (share <= 0)
         return;
@@ -114,6 +137,7 @@ void train_judge(struct cli *c, const char *id, const struct yk_buf *model, stru
     struct json *request = NULL;
     char *was = c->args.at[0], *name = yk_xasprintf("%.80s@%s", was, id), *plan = c->o.plan, *source = c->o.source;
     char *path = job_path(id, "/request");
+    int64_t batch = c->o.batch;
     *out = (struct train_score){NAN, NAN};
     yk_err err = cli_rest_call(c, "GET", path, NULL, &request, &why);
     const char *loss = json_str(json_find(json_find(request, "train"), "loss"), "cross-entropy");
@@ -121,10 +145,12 @@ void train_judge(struct cli *c, const char *id, const struct yk_buf *model, stru
     if (!err && classes && !(err = add_model(c, name, model, &why))) {
         c->args.at[0] = name;
         c->o.plan = NULL;
+        c->o.batch = YK_MAX(batch, flags_microbatch(c)); /* of a plan it may have been another */
         c->o.source = (char *)(uintptr_t)json_str(json_find(request, "source"), NULL);
-        judge_all(c, request, out);
+        judge_all(c, id, request, out);
         c->args.at[0] = was;
         c->o.plan = plan;
+        c->o.batch = batch;
         c->o.source = source;
         remove_model(c, name);
     }

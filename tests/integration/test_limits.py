@@ -264,6 +264,83 @@ def test_wrong_words_in_flags_are_usage():
         assert done.returncode == 0 and "yoke " in done.stdout, (arguments, done)
 
 
+def test_flags_that_would_say_nothing_are_refused():
+    """A flag is used or refused, with its own name and what to do; a microbatch is cut from the batch."""
+    import numpy
+
+    def refused(command, *args, says, code=2):
+        done = command(*args, ok=False)
+        assert done.code == code and all(word in done.err for word in says), (args, done.code, done.err)
+
+    def plain(*args, ok):
+        return harness.yoke("--rest=http://127.0.0.1:9", *args, ok=ok)
+
+    for flag in ("--optimizer=adamw", "--bn=frozen", "--lr=0.1", "--freeze=a", "--schedule=cosine", "--recompute", "--epochs=2"):
+        for job in ([], ["--job=batch"], ["--job=infer"]):
+            refused(plain, "plan", "m", flag, *job, says=(flag.split("=")[0] + " ", "--job=train"))
+    for args, says in ((("plan", "m", "--job=train", "--deadline-ms=5"), "--deadline-ms"), (("job", "1", "--step=2"), "--timeline"),
+                       (("infer", "m", "--input=x", "--labels=l", "--json"), "--labels"),
+                       (("local", "infer", "m", "--input=x", "--labels=l", "--output=y"), "--labels"),
+                       (("local", "bench", "m", "--input=x", "--batch=3"), "--batch"),
+                       (("train", "m", "--data=x", "--label-smoothing=1"), "--label-smoothing=1"),
+                       (("train", "m", "--data=x", "--loss=mse", "--ignore-index=1"), "--ignore-index=1"),
+                       (("train", "m", "--data=x", "--schedule=cosine:1"), "--schedule=cosine:1")):
+        refused(plain, *args, says=(says,))
+    with Fleet() as fleet:
+        root = fleet.dir / "root"
+        (root / "few").mkdir(parents=True)
+        x, y = root / "few/x.npy", root / "few/y.npy"
+        numpy.save(x, numpy.zeros((20, 1, 28, 28), "float32"))
+        numpy.save(y, numpy.zeros(20, "int64"))
+        fleet.agent("pc", f"--data-root={root}")
+        fleet.add_model(FMNIST, "m")
+        # One rule for every command and for REST.
+        for command, first in ((fleet.yoke, ("plan", "m")), (fleet.yoke, ("plan", "m", "--job=train")),
+                               (fleet.yoke, ("batch", "m", "--data=few", "--source=pc")),
+                               (fleet.yoke, ("train", "m", "--data=few", "--source=pc")),
+                               (local, ("batch", FMNIST, f"--data={root}/few")), (local, ("train", FMNIST, f"--data={root}/few"))):
+            refused(command, *first, "--batch=4", "--microbatch=5", code=1,
+                    says=("--microbatch=5", "batch of 4", "--batch=5 or more"))
+        for path, more in (("plan", {}), ("jobs", {"data": {"name": "few"}, "source": "pc"})):
+            status, answer = fleet.request("POST", f"/v1/{path}", {"kind": "batch", "model": "m", "batch": 4, "microbatch": 5, **more})
+            assert status == 400 and '"microbatch"' in answer["text"], answer
+        status, answer = fleet.request("POST", "/v1/plan", {"kind": "batch", "model": "m", "microbatch": 5})
+        assert status == 200 and (answer["batch"], answer["microbatch"]) == (5, 5), answer
+        # A plan keeps its batch unless another is asked for.
+        plan = fleet.dir / "plan.json"
+        plan.write_text(fleet.yoke("plan", "m", "--batch=6", "--microbatch=3", "--source=pc", "--json").out)
+        assert fleet.plan("m", f"--plan={plan}")["batch"] == 6
+        assert fleet.yoke("batch", "m", f"--plan={plan}", "--data=few", "--source=pc", "--json").last()["samples"] == 20
+        assert fleet.request("GET", "/v1/jobs/1/plan")[1]["batch"] == 6
+        for command, model in ((fleet.yoke, "m"), (local, FMNIST)):
+            refused(command, "batch", model, f"--data={root}/few", "--microbatch=2", f"--plan={plan}", code=1, says=("2", "3"))
+        # Flags of images beside data that holds none, here and where the data is.
+        for flag in ("--preset=imagenet", "--resize=28", "--crop=28", "--interpolation=nearest", "--preprocess=none"):
+            word = flag.split("=")[0]
+            refused(local, "batch", FMNIST, f"--data={root}/few", flag, code=1, says=(word, "JPEG"))
+            refused(local, "infer", FMNIST, f"--input={x}", flag, code=1, says=(word, "JPEG"))
+            refused(fleet.yoke, "infer", "m", f"--input={x}", flag, code=1, says=(word, "JPEG"))
+        refused(local, "infer", FMNIST, f"--input={x}", "--mean=1", code=1, says=("--mean", "JPEG"))
+        refused(fleet.yoke, "batch", "m", "--data=few", "--source=pc", "--resize=28", code=1, says=("--resize", "JPEG"))
+        # A split that is asked for is there.
+        refused(local, "batch", FMNIST, f"--data={root}/few", "--split=train", code=1, says=("no split 'train'",))
+        refused(fleet.yoke, "batch", "m", "--data=few", "--source=pc", "--split=train", code=1, says=("no split 'train'",))
+        refused(local, "bench", FMNIST, "--tune", f"--plan={plan}", code=1, says=("--tune",))
+        # Who follows a training says nothing else than it does.
+        status, answer = fleet.request("POST", "/v1/jobs", {"kind": "train", "model": "m", "source": "pc", "data": {"name": "few"},
+                                                            "batch": 4, "train": {"epochs": 1000000, "lr": 0.0, "bn": "frozen"}})
+        assert status == 201, answer
+        for flag, says in (("--lr=0.5", "lr 0.5"), ("--batch=8", "8"), ("--optimizer=adamw", "adamw"), ("--freeze=x", "freeze x"),
+                           ("--schedule=step:3", "step"), ("--microbatch=2", "2"), ("--val=0.5", "val 0.5")):
+            refused(fleet.yoke, "train", "m", "--resume", flag, code=1, says=("leave it out", flag.split("=")[0], says))
+        follow = fleet.spawn("train", "m", "--resume", "--lr=0", "--batch=4", "--bn=frozen", "--json")
+        harness.wait_for("steps of the training", lambda: '"step"' in follow.stdout.readline(), 60)
+        fleet.yoke("cancel", str(answer["job"]))
+        assert follow.wait(60) == 1 and "canceled" in follow.stderr.read()
+        follow.stdout.close()
+        follow.stderr.close()
+
+
 def _blobs(fleet):
     return sorted(p.name for p in (fleet.db.parent / "blobs").iterdir())
 

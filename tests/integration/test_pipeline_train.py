@@ -302,6 +302,8 @@ def test_judged_as_local():
                 assert ("validation accuracy" in ours.err) == ("--val=0.3" in val), ours.err
             seen.add(local["test_accuracy"])
         assert len(seen) == 4 and None in seen, seen
+        # What has no test split is not asked for it: no job fails for that.
+        assert not [j for j in t.fleet.list("jobs") if j["state"] != "done"], t.fleet.list("jobs")
         # Whoever follows it gives no flags: the training itself says what it held out.
         job = t.submit(t.cut("ab", [3]), val=0.3, seed=5, epochs=20)
         done = t.fleet.yoke("train", "model", "--resume", "--json").last()

@@ -142,6 +142,32 @@ static void test_flags(void **state)
     conf_fini(&table, &o, &a);
 }
 
+/* What the command line itself says, as against a default, the environment or a file that says the same. */
+static void test_given(void **state)
+{
+    (void)state;
+    struct opts o;
+    struct conf_args a;
+    assert_int_equal(setenv("YOKE_X_NAME", "env", 1), 0);
+    assert_int_equal(parse(&o, &a, NULL,
+                         ARGS("--threads=4", "--data-root=/a", "--data-root=/b", "--no-verbose", "--json", "--mode=ref",
+                             "--", "--lr=1")),
+        YK_OK);
+    assert_int_equal(unsetenv("YOKE_X_NAME"), 0);
+    assert_string_equal(o.name, "env");
+    static const char *const given[] = {"threads", "data-root", "verbose", "json", "mode"}, *const not_given[] = {
+                                                                                                "name", "lr", "memory",
+                                                                                                "rest", "thread",
+                                                                                                "no-verbose", ""};
+    for (size_t i = 0; i < YK_COUNT(given); i++)
+        assert_true(conf_given(&a, given[i]));
+    for (size_t i = 0; i < YK_COUNT(not_given); i++)
+        assert_false(conf_given(&a, not_given[i]));
+    assert_int_equal(a.n_given, 5);
+    conf_fini(&table, &o, &a);
+    assert_false(conf_given(&a, "threads"));
+}
+
 static void test_bad_flags(void **state)
 {
     (void)state;
@@ -339,6 +365,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_given),
         cmocka_unit_test(test_bad_flags),
         cmocka_unit_test(test_precedence),
         cmocka_unit_test(test_bad_files),

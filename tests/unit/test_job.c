@@ -111,6 +111,41 @@ static void bad_requests(void **state)
     }
 }
 
+#define ONE_STAGE(batch, microbatch)                                                                                \
+    "\"plan\":{\"model\":\"m\",\"graph\":{\"use\":\"infer\",\"hash\":"                                              \
+    "\"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\"}," batch "\"microbatch\":" microbatch     \
+    ",\"pipelines\":[{\"share\":1,\"depth\":1,\"order\":\"forward-first\",\"stages\":[{\"agent\":\"pc\",\"nodes\":" \
+    "[[0,0]]}]}],\"cuts\":[]}"
+
+/* A batch is cut into microbatches, so it is at least one. */
+static void splits(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *request;
+        int64_t batch; /* that it gets; 0: it is refused */
+    } all[] = {{"{\"kind\":\"batch\",\"model\":\"m\",\"batch\":8,\"microbatch\":8}", 8},
+        {"{\"kind\":\"batch\",\"model\":\"m\",\"batch\":8,\"microbatch\":9}", 0},
+        {"{\"kind\":\"infer\",\"model\":\"m\",\"batch\":8,\"microbatch\":9}", 0},
+        {"{\"kind\":\"batch\",\"model\":\"m\",\"microbatch\":9}", 9},
+        {"{\"kind\":\"train\",\"model\":\"m\",\"microbatch\":64}", 64},
+        {"{\"kind\":\"train\",\"model\":\"m\",\"microbatch\":65}", 0},
+        {"{\"kind\":\"train\",\"model\":\"m\",\"batch\":4,\"microbatch\":5}", 0},
+        {"{\"kind\":\"batch\",\"model\":\"m\"," ONE_STAGE("\"batch\":16,", "8") "}", 16},
+        {"{\"kind\":\"batch\",\"model\":\"m\",\"batch\":32," ONE_STAGE("\"batch\":16,", "8") "}", 32},
+        {"{\"kind\":\"batch\",\"model\":\"m\",\"batch\":4," ONE_STAGE("\"batch\":16,", "8") "}", 0},
+        {"{\"kind\":\"batch\",\"model\":\"m\"," ONE_STAGE("", "8") "}", 8}};
+    for (size_t i = 0; i < YK_COUNT(all); i++) {
+        struct job *j = NULL;
+        struct yk_diag why = {0};
+        yk_err err = job_parse(all[i].request, strlen(all[i].request), &j, &why);
+        if (err != (all[i].batch ? YK_OK : YK_INVAL) || (j && j->batch != all[i].batch))
+            fail_msg("%s: %s %s", all[i].request, yk_err_name(err), why.text);
+        assert_true(all[i].batch || (strstr(why.text, "--microbatch=") && strstr(why.text, "give --batch=")));
+        job_free(j);
+    }
+}
+
 static void map_of_what_is_done(void **state)
 {
     (void)state;
@@ -146,6 +181,7 @@ int main(void)
         cmocka_unit_test(names_lead_back),
         cmocka_unit_test(requests),
         cmocka_unit_test(bad_requests),
+        cmocka_unit_test(splits),
         cmocka_unit_test(map_of_what_is_done),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -117,8 +117,25 @@ static void nets(void **state)
     }
 }
 
+/* Every pair of small sizes: what is more than the batch, or not what the model takes, is refused with both numbers. */
+static void splits(void **state)
+{
+    (void)state;
+    for (int64_t fixed = 0; fixed < 6; fixed++)
+        for (int64_t batch = 1; batch < 9; batch++)
+            for (int64_t asked = 0; asked < 12; asked++) {
+                struct yk_diag why = {0};
+                char one[32], other[32];
+                bool good = asked == 0 || (fixed ? asked == fixed : asked <= batch);
+                assert_int_equal(samples_split_check(batch, asked, fixed, &why), good ? YK_OK : YK_INVAL);
+                snprintf(one, sizeof one, "--microbatch=%d", (int)asked);
+                snprintf(other, sizeof other, fixed ? "exactly %d " : "batch of %d ", (int)(fixed ? fixed : batch));
+                assert_true(good ? !why.text[0] : strstr(why.text, one) && strstr(why.text, other) != NULL);
+            }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ops), cmocka_unit_test(nets)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ops), cmocka_unit_test(nets), cmocka_unit_test(splits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

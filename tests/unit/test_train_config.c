@@ -74,10 +74,16 @@ static void test_refused(void **state)
         {"{\"momentum\": 1}", "momentum"}, {"{\"momentum\": 0, \"nesterov\": true}", "nesterov"},
         {"{\"loss\": \"mse\", \"label_smoothing\": 0.1}", "label_smoothing"}, {"{\"val\": 0.95}", "val"},
         {"{\"optimizer\": \"sg\"}", "sgd|adamw"}, {"{\"beta2\": 1}", "beta2"},
-        {"{\"schedule\": \"cosine\", \"schedule_floor\": 1}", "above lr"},
+        {"{\"schedule\": \"cosine\", \"schedule_floor\": 1}", "above --lr=0.05"},
         {"{\"schedule\": \"step\", \"schedule_epochs\": 0}", "schedule_epochs"},
         {"{\"schedule\": \"step\", \"schedule_gamma\": 0}", "schedule_gamma"}, {"{\"freeze\": \"x\"}", "freeze"},
-        {"{\"freeze\": [1]}", "freeze[0]"}, {"[]", "object"}};
+        {"{\"freeze\": [1]}", "freeze[0]"}, {"[]", "object"},
+        /* Who typed a flag is told of the flag. */
+        {"{\"loss\": \"mse\", \"label_smoothing\": 0.1}", "--label-smoothing=0.1"},
+        {"{\"label_smoothing\": 1}", "--label-smoothing=1"}, {"{\"momentum\": 0, \"nesterov\": true}", "--momentum"},
+        {"{\"schedule\": \"cosine\", \"schedule_floor\": 1}", "--schedule=cosine:1"},
+        {"{\"schedule\": \"step\", \"schedule_epochs\": 0}", "--schedule=step:EPOCHS:FACTOR"},
+        {"{\"loss\": \"mse\", \"ignore_index\": 3}", "--ignore-index=3"}};
     for (size_t i = 0; i < YK_COUNT(bad); i++) {
         struct train_config c;
         struct yk_diag why = {{0}};
