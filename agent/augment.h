@@ -1,21 +1,11 @@
 /* Changes of training images that are drawn anew each epoch: pad-crop, horizontal flip, random resized crop, as
  * torchvision's RandomCrop(size, padding), RandomHorizontalFlip and RandomResizedCrop do them. The draws are a function
  * of (seed, epoch, sample) and of the kind alone: order, threads, reading ahead and what else is asked for change no
- * bit. Given as text: "random-resized-crop[:SMALLEST],pad-crop:PIXELS,flip", each at most once, applied in the order
- * given (a resized crop is of the file's pixels and comes first). Thread: any. */
+ * bit. Thread: any. */
 #ifndef YK_AUGMENT_H
 #define YK_AUGMENT_H
 
-#include "common/yk.h"
-
-#define AUGMENT_PAD_LIMIT 4096
-
-struct augment {
-    bool flip;
-    bool flip_first; /* before the pad-crop */
-    int64_t pad;     /* pad-crop: pixels of black on each side, then a crop of the old size; 0: none */
-    double smallest; /* random-resized-crop: share of the area, to 1; 0: none */
-};
+#include "common/augment_spec.h"
 
 struct augment_key {
     uint64_t seed;
@@ -34,9 +24,6 @@ struct augment_view { /* how the pixels of a sample lie */
     const void *black; /* the values of a black pixel, by channel */
 };
 
-/* Errors: YK_INVAL, naming the part and what is known; out is untouched. "" and "none" are no change. */
-yk_err augment_parse(const char *text, struct augment *out, struct yk_diag *why);
-bool augment_any(const struct augment *a); /* NULL allowed */
 void augment_draw(const struct augment *a, const struct augment_key *k, struct augment_draw *out);
 /* The part of an image of height x width that a random resized crop takes: top, left, height, width. Sides in a ratio
  * of 3/4 to 4/3. Source: torchvision 0.14, RandomResizedCrop.get_params. */

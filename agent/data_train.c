@@ -74,7 +74,7 @@ yk_err data_augmentable(const struct data_set *d, const struct augment *a, struc
 {
     struct augment_view v;
     char text[128];
-    if (!augment_any(a))
+    if (!augment_spec_any(a))
         return YK_OK;
     if (d->next)
         return yk_fail(why, YK_INVAL, "--augment is for models of one input, the set is for %d", data_inputs(d));
@@ -95,7 +95,7 @@ yk_err data_read_augmented(
 {
     struct augment_view v;
     struct augment_draw draw;
-    bool move = augment_any(a) && (a->pad || a->flip);
+    bool move = augment_spec_any(a) && (a->pad || a->flip);
     yk_err err = move ? data_augmentable(d, a, why) : YK_OK;
     if (err)
         return err;

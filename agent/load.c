@@ -59,7 +59,8 @@ static yk_err check_command(struct pipeline *p)
     for (size_t i = 0; i < w->stages.n; i++) {
         const struct wire_stage *s = &w->stages.at[i];
         if (s->index < 0 || s->index >= CUT_MAX_STAGES || s->depth < 0 || s->depth > PIPELINE_MAX_SLOTS)
-            return yk_fail(why, YK_INVAL, "stage %lld with depth %lld", (long long)s->index, (long long)s->depth);
+            return yk_fail(why, YK_INVAL, "stage %lld with depth %lld; the limits are %d stages and a depth of %d",
+                (long long)s->index, (long long)s->depth, CUT_MAX_STAGES, PIPELINE_MAX_SLOTS);
         for (size_t k = 0; k < i; k++)
             if (w->stages.at[k].index == s->index)
                 return yk_fail(why, YK_INVAL, "stage %lld comes twice", (long long)s->index);

@@ -16,7 +16,7 @@
 
 #define PIPELINE_MAX_EDGES 1024
 #define PIPELINE_MAX_STAGES 256
-#define PIPELINE_MAX_SLOTS 256
+#define PIPELINE_MAX_SLOTS PLAN_MAX_DEPTH
 #define PIPELINE_MAX_READERS 16
 #define PIPELINE_MADE_LIMIT ((int64_t)1 << 30) /* bytes of an output whose shape depends on data */
 

@@ -166,7 +166,7 @@ static yk_err open_training(
     int64_t n = data_count(set), held = c->val > 0 ? sampler_share(n, c->val) : 0;
     d->batches = (struct batches){
         .set = set, .sampler = {.seed = (uint64_t)c->seed, .samples = n, .held = held, .batch = w->batch}};
-    err = augment_parse(c->augment ? c->augment : "", &d->batches.augment, why);
+    err = augment_spec_parse(c->augment ? c->augment : "", &d->batches.augment, why);
     if (!err)
         err = batches_check(&d->batches, why);
     if (!err)

@@ -227,7 +227,7 @@ static yk_err read_pipeline(const struct json *j, struct plan_pipeline *p, struc
     p->share = 1;
     yk_err err = json_get_f64(j, "share", false, 0, 1, &p->share, why);
     if (!err)
-        err = json_get_i64(j, "depth", false, 1, 1024, &depth, why);
+        err = json_get_i64(j, "depth", false, 1, PLAN_MAX_DEPTH, &depth, why);
     if (!err)
         err = json_get_str(j, "order", false, &order, why);
     err = of_member(why, err);

@@ -23,9 +23,10 @@ struct plan_stage {
     const char *origin;      /* derived: where predicted_ms came from: roofline | profile; a constant */
     double slow_factor;      /* derived, not in JSON: of the agent, in predicted_ms; 0 unknown */
 };
+#define PLAN_MAX_DEPTH 256
 struct plan_pipeline {
     double share;  /* of the microbatches; the shares of a plan add up to 1 */
-    int32_t depth; /* microbatches in flight */
+    int32_t depth; /* microbatches in flight, 1..PLAN_MAX_DEPTH */
     enum plan_order order;
     struct plan_stage *stages;
     int32_t n_stages;

@@ -1,5 +1,7 @@
 #include "common/train_config.h"
 
+#include "common/augment_spec.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -89,7 +91,8 @@ static yk_err check(const struct train_config *c, struct yk_diag *why)
         return yk_fail(why, YK_INVAL,
             "--schedule=cosine:%g ends above --lr=%g, where it begins (REST: \"schedule_floor\", \"lr\")",
             c->schedule_floor, c->lr);
-    return YK_OK;
+    struct augment changes;
+    return augment_spec_parse(c->augment ? c->augment : "", &changes, why);
 }
 
 yk_err train_config_read(const struct json *o, struct train_config *c, struct yk_diag *why)

@@ -123,6 +123,11 @@ static void on_plan(void *arg, yk_err err, const char *why, struct plan *plan)
     }
     struct model *m = j->training ? j->training->model : sched_model_find(s, j->model);
     struct yk_diag reason = {0};
+    if (given && j->training && training_check(j->training, plan, &reason)) {
+        plan_free(plan);
+        jobs_fail(s, j, "%s", reason.text);
+        return;
+    }
     j->deaths = 0;
     j->life.given = given;
     j->life.loading_us = net_now_us(s->net);

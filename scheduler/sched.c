@@ -65,24 +65,6 @@ struct asking {
     void *arg;
 };
 
-/* That the stages of a training's plan can be loaded: a given one may tear apart what belongs together. */
-static yk_err check_halves(const struct training *t, const struct plan *plan, struct yk_diag *why)
-{
-    int32_t n = t->model->graph->n_nodes;
-    int32_t *stage_of = yk_xalloc(((size_t)n + 1) * sizeof *stage_of);
-    yk_err err = YK_OK;
-    for (int32_t i = 0; i < plan->n_pipelines && !err; i++) {
-        const struct plan_pipeline *line = &plan->pipelines[i];
-        int32_t *pair = yk_xalloc(((size_t)line->n_stages + 1) * sizeof *pair);
-        err = plan_stage_of(plan, i, n, stage_of, why);
-        if (!err)
-            err = training_pairs(t, line, stage_of, pair, why);
-        free(pair);
-    }
-    free(stage_of);
-    return err;
-}
-
 static void plan_answer(void *arg, yk_err err, const char *why, struct plan *plan)
 {
     struct asking *a = arg;
@@ -90,7 +72,7 @@ static void plan_answer(void *arg, yk_err err, const char *why, struct plan *pla
     struct json_out o;
     struct yk_diag diag = {0};
     if (!err && a->job->training && a->job->training->model) {
-        err = check_halves(a->job->training, plan, &diag);
+        err = training_check(a->job->training, plan, &diag);
         why = diag.text;
     }
     if (!err) {

@@ -246,6 +246,21 @@ void training_for_solver(const struct training *t, struct solve_training *out)
         .state_bytes = sgd ? t->config.momentum > 0 : 2};
 }
 
+/* Node i and the one before it belong to the same forward node. */
+static yk_err torn(const struct training *t, int32_t i, int32_t before, int32_t behind, struct yk_diag *why)
+{
+    const struct node *n = t->model->graph->nodes;
+    int32_t first = i - 1, last = i;
+    while (first > 0 && t->of[first - 1] == t->of[i])
+        first--;
+    while (last + 1 < t->first_loss && t->of[last + 1] == t->of[i])
+        last++;
+    return yk_fail(why, YK_INVAL,
+        "nodes %d (%s) and %d (%s) belong together, but are in stages %d and %d: end a stage in front of node %d or "
+        "behind node %d",
+        i - 1, n[i - 1].op->name, i, n[i].op->name, before, behind, first, last);
+}
+
 yk_err training_pairs(const struct training *t, const struct plan_pipeline *line, const int32_t *stage_of,
     int32_t *pair, struct yk_diag *why)
 {
@@ -260,8 +275,7 @@ yk_err training_pairs(const struct training *t, const struct plan_pipeline *line
     for (int32_t i = 0; i < t->first_loss && !err; i++) {
         int32_t f = t->of[i];
         if (home[f] >= 0 && home[f] != stage_of[i])
-            err = yk_fail(why, YK_INVAL, "nodes %d (%s) and %d (%s) belong together, but are in stages %d and %d",
-                i - 1, g->nodes[i - 1].op->name, i, g->nodes[i].op->name, home[f], stage_of[i]);
+            err = torn(t, i, home[f], stage_of[i], why);
         home[f] = stage_of[i];
         forward[stage_of[i]] = true;
     }
@@ -292,6 +306,23 @@ yk_err training_pairs(const struct training *t, const struct plan_pipeline *line
     }
     free(home);
     free(forward);
+    return err;
+}
+
+yk_err training_check(const struct training *t, const struct plan *plan, struct yk_diag *why)
+{
+    int32_t n = t->model->graph->n_nodes;
+    int32_t *stage_of = yk_xalloc(((size_t)n + 1) * sizeof *stage_of);
+    yk_err err = YK_OK;
+    for (int32_t i = 0; i < plan->n_pipelines && !err; i++) {
+        const struct plan_pipeline *line = &plan->pipelines[i];
+        int32_t *pair = yk_xalloc(((size_t)line->n_stages + 1) * sizeof *pair);
+        err = plan_stage_of(plan, i, n, stage_of, why);
+        if (!err)
+            err = training_pairs(t, line, stage_of, pair, why);
+        free(pair);
+    }
+    free(stage_of);
     return err;
 }
 

@@ -80,6 +80,10 @@ struct plan_pipeline;
 yk_err training_pairs(const struct training *t, const struct plan_pipeline *line, const int32_t *stage_of,
     int32_t *pair, struct yk_diag *why);
 
+/* That the stages of a plan can be loaded: one that was given may tear apart what belongs together. Errors as above. */
+struct plan;
+yk_err training_check(const struct training *t, const struct plan *plan, struct yk_diag *why);
+
 /* Blocks: the model file blob_hash of dir with what the set holds of it, batch normalisation and Dropout as for
  * inference, into a file of dir. names, data: of the set's tensors, NULL data where there is none. */
 yk_err training_export(const char *dir, const char *blob_hash, const char *const *names, const void *const *data,

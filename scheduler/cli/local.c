@@ -8,6 +8,7 @@
 #include "kernels/fold.h"
 #include "scheduler/cli/flags.h"
 #include "scheduler/cli/tune.h"
+#include "scheduler/solve_train.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -16,7 +17,8 @@
 
 #define PLAN_FILE_LIMIT ((size_t)64 << 20)
 
-yk_err local_use_plan(struct local *l, struct graph *g, const char *path, struct yk_diag *why)
+yk_err local_use_plan(
+    struct local *l, struct graph *g, const struct solve_training *training, const char *path, struct yk_diag *why)
 {
     struct json *doc = NULL;
     struct yk_buf skeleton = {0};
@@ -28,6 +30,8 @@ yk_err local_use_plan(struct local *l, struct graph *g, const char *path, struct
         return err;
     err = plan_from_json(doc, &l->plan, why);
     json_free(doc);
+    if (!err && training)
+        solve_train_complete(training, g->n_nodes, l->plan);
     if (!err)
         err = plan_check(l->plan, g, NULL, why);
     if (err)
@@ -105,7 +109,7 @@ yk_err local_open(struct cli *c, const char *path, struct local *l, struct yk_di
         goto out;
     if ((err = passes_infer(l->graph, fold_eval, NULL, why)))
         goto out;
-    if (c->o.plan && (err = local_use_plan(l, l->graph, c->o.plan, why)))
+    if (c->o.plan && (err = local_use_plan(l, l->graph, NULL, c->o.plan, why)))
         goto out;
     if (l->forms && c->o.tune) {
         err = yk_fail(why, YK_INVAL, "--tune: the forms are those of --plan=%s, there is nothing to choose", c->o.plan);

@@ -387,7 +387,7 @@ static yk_err open_all(struct local_train *t, struct yk_diag *why)
     s->seed = t->seed;
     s->samples = data_count(t->set);
     if ((err = open_judge(t, why)) ||
-        (err = augment_parse(t->ask.augment ? t->ask.augment : "", &t->batches.augment, why)) ||
+        (err = augment_spec_parse(t->ask.augment ? t->ask.augment : "", &t->batches.augment, why)) ||
         (err = batches_check(&t->batches, why)))
         return err;
     t->epoch_steps = sampler_steps(s);

@@ -4,6 +4,7 @@
 #include "common/samples.h"
 #include "kernels/fold.h"
 #include "scheduler/cli/local_train.h"
+#include "scheduler/solve.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -29,8 +30,13 @@ yk_err local_train_open_model(struct local_train *t, struct yk_diag *why)
         err = samples_in_front(t->env.graph, why);
     if (!err)
         err = grad_build(t->env.graph, &t->options, &t->graph, &t->info, why);
-    if (!err && t->cli->o.plan)
-        err = local_use_plan(&t->env, t->graph, t->cli->o.plan, why);
+    if (!err && t->cli->o.plan) {
+        struct solve_training training = {.of = t->info.of,
+            .n_forward = t->env.graph->n_nodes,
+            .first_loss = t->info.first_loss,
+            .first_backward = t->info.first_backward};
+        err = local_use_plan(&t->env, t->graph, &training, t->cli->o.plan, why);
+    }
     if (err)
         return err;
     if (t->info.warning)

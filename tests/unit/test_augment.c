@@ -87,7 +87,7 @@ static void as_torchvision(void **state)
         struct augment_key key = {.seed = seed, .epoch = epoch};
         int n = channels * height * width;
         assert_true(at + n <= n_pixels && n <= (int)YK_COUNT(values));
-        assert_int_equal(augment_parse(plan, &a, &why), YK_OK);
+        assert_int_equal(augment_spec_parse(plan, &a, &why), YK_OK);
         snprintf(path, sizeof path, GOLDEN "/images/%s", file);
         for (int kind = 0; kind < 4; kind++) {
             bool bytes = kind & 1, nhwc = kind & 2;
@@ -132,14 +132,14 @@ static void bad_plans(void **state)
         {"random-resized-crop,random-resized-crop", "twice"}};
     struct augment a = {.pad = 77};
     for (size_t i = 0; i < YK_COUNT(bad); i++) {
-        assert_int_equal(augment_parse(bad[i].text, &a, &why), YK_INVAL);
+        assert_int_equal(augment_spec_parse(bad[i].text, &a, &why), YK_INVAL);
         if (!strstr(why.text, bad[i].part) || a.pad != 77)
             fail_msg("'%s': %s", bad[i].text, why.text);
     }
-    assert_int_equal(augment_parse("none", &a, &why), YK_OK);
-    assert_true(!augment_any(&a) && !augment_any(NULL));
-    assert_int_equal(augment_parse("", &a, &why), YK_OK);
-    assert_int_equal(augment_parse("random-resized-crop:0.25,flip,pad-crop:4", &a, &why), YK_OK);
+    assert_int_equal(augment_spec_parse("none", &a, &why), YK_OK);
+    assert_true(!augment_spec_any(&a) && !augment_spec_any(NULL));
+    assert_int_equal(augment_spec_parse("", &a, &why), YK_OK);
+    assert_int_equal(augment_spec_parse("random-resized-crop:0.25,flip,pad-crop:4", &a, &why), YK_OK);
     assert_true(a.flip && a.flip_first && a.pad == 4 && a.smallest == 0.25);
 }
 
@@ -197,7 +197,7 @@ static void batches_of_a_run(void **state)
     struct batches b = make_batches();
     float x[80];
     int64_t y[4], count = 0, seen = 0;
-    assert_int_equal(augment_parse("pad-crop:2,flip", &b.augment, &why), YK_OK);
+    assert_int_equal(augment_spec_parse("pad-crop:2,flip", &b.augment, &why), YK_OK);
     assert_int_equal(batches_check(&b, &why), YK_OK);
     assert_int_equal(sampler_steps(&b.sampler), 3);
     for (int64_t step = 3; step < 6; step++) { /* the second epoch */
@@ -243,7 +243,7 @@ static void ahead_is_the_same(void **state)
     int64_t y[4], count;
     struct data_ahead *a = NULL;
     const struct data_ahead_batch *got;
-    assert_int_equal(augment_parse("pad-crop:1,flip", &b.augment, &why), YK_OK);
+    assert_int_equal(augment_spec_parse("pad-crop:1,flip", &b.augment, &why), YK_OK);
     for (int64_t first = 0; first < 9; first += 4)
         for (int depth = 2; depth < 5; depth++) {
             struct batches own = make_batches();

@@ -628,7 +628,7 @@ static void several_inputs(void **state)
     assert_int_equal(batches_held(&b, 0, 2, x, got_y, &why), YK_OK);
     assert_true(got_y[0] == sampler_held(&b.sampler, 0) && got_y[0] != got_y[1]);
     assert_memory_equal(x + data_at(d, 1, 2) + 12, vectors + 3 * got_y[1], 12);
-    assert_int_equal(augment_parse("flip", &b.augment, &why), YK_OK);
+    assert_int_equal(augment_spec_parse("flip", &b.augment, &why), YK_OK);
     assert_int_equal(batches_check(&b, &why), YK_INVAL);
     assert_non_null(strstr(why.text, "--augment is for models of one input"));
     data_close(d);

@@ -70,7 +70,8 @@ static void test_refused(void **state)
     static const struct {
         const char *text, *says;
     } bad[] = {{"{\"epoch\": 1}", "epoch"}, {"{\"epochs\": 0}", "epochs"}, {"{\"epochs\": \"a\"}", "epochs"},
-        {"{\"lr\": -1}", "lr"}, {"{\"optimizer\": \"adam\"}", "sgd|adamw"}, {"{\"loss\": \"hinge\"}", "cross-entropy"},
+        {"{\"lr\": -1}", "lr"}, {"{\"augment\": \"turn\"}", "known: random"},
+        {"{\"optimizer\": \"adam\"}", "sgd|adamw"}, {"{\"loss\": \"hinge\"}", "cross-entropy"},
         {"{\"momentum\": 1}", "momentum"}, {"{\"momentum\": 0, \"nesterov\": true}", "nesterov"},
         {"{\"loss\": \"mse\", \"label_smoothing\": 0.1}", "label_smoothing"}, {"{\"val\": 0.95}", "val"},
         {"{\"optimizer\": \"sg\"}", "sgd|adamw"}, {"{\"beta2\": 1}", "beta2"},
