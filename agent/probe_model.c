@@ -265,8 +265,8 @@ static void measure_run(void *arg)
 {
     struct times *t = arg;
     double budget = t->w->budget_ms > 0 ? (double)t->w->budget_ms : BUDGET_MS;
-    t->err = profile_graph(t->graph, &t->agent->backends, t->w->sizes.at, (int)t->w->sizes.n, t->others, budget,
-        &t->agent->stop, on_entry, t, &t->why);
+    t->err = profile_graph(t->graph, &t->agent->backends, t->w->sizes.at, (int)t->w->sizes.n, t->others, t->w->training,
+        budget, &t->agent->stop, on_entry, t, &t->why);
 }
 
 static void set_key(struct times *t)
@@ -282,7 +282,7 @@ static void set_key(struct times *t)
     }
     yk_buf_free(&others);
     probe_key(t->agent, key);
-    snprintf(t->key, sizeof t->key, "profiles/%s-%s%s", t->w->graph, key, tail);
+    snprintf(t->key, sizeof t->key, "profiles/%s-%s%s%s", t->w->graph, key, tail, t->w->training ? "-train" : "");
 }
 
 /* A backend was taken out meanwhile: what was measured of it is not its own time. Measures again without it. */

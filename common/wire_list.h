@@ -157,7 +157,8 @@
 #define WIRE_expect(F) F(I64, term, _) F(STR, purpose, _) F(STR, peer, _) F(BIN, ticket, _) F(I64, ttl_ms, _)
 /* yoked -> agent: time every node of a graph in every form, at these batch sizes. */
 #define WIRE_profile(F) F(I64, id, _) F(I64, term, _) F(STR, graph, _) F(I64S, sizes, _) F(I64, budget_ms, _) \
-    F(LIST, others, size)     /* of the other named dimensions; 1 where absent */
+    F(LIST, others, size)     /* of the other named dimensions; 1 where absent */ \
+    F(BOOL, training, _)      /* the weights change between runs */
 #define WIRE_profile_result(F) \
     F(I64, id, _) F(STR, graph, _) F(STR, error, _) F(STR, text, _) F(LIST, times, node_time) \
     F(BOOL, more, _)          /* further messages with the same id follow */

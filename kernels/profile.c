@@ -87,6 +87,7 @@ void profile_fill(void *data, const struct shape *s, const int64_t *content, str
 struct bed {
     const struct graph *g;
     const struct shapes *shapes;
+    bool vary; /* weights change between runs */
     int32_t node;
     int32_t in[OP_MAX_IN], out[OP_MAX_OUT], n_in, n_out;
     void *host[OP_MAX_IN]; /* contents of in */
@@ -141,12 +142,12 @@ static yk_err bed_weight(struct bed *b, int32_t v, struct yk_rng *rng)
     return YK_OK;
 }
 
-static yk_err bed_init(struct bed *b, const struct graph *g, const struct shapes *s, int32_t node)
+static yk_err bed_init(struct bed *b, const struct graph *g, const struct shapes *s, int32_t node, bool vary)
 {
     const struct node *n = &g->nodes[node];
     struct yk_rng rng;
     yk_rng_seed(&rng, 1);
-    *b = (struct bed){.g = g, .shapes = s, .node = node};
+    *b = (struct bed){.g = g, .shapes = s, .vary = vary, .node = node};
     b->weights = yk_try_alloc((size_t)g->n_values + 1, sizeof(*b->weights));
     if (!b->weights)
         return YK_NOMEM;
@@ -211,7 +212,8 @@ static yk_err time_form(struct bed *b, struct backend *be, const struct backend_
         .out = b->out,
         .n_in = b->n_in,
         .n_out = b->n_out,
-        .weights = b->weights};
+        .weights = b->weights,
+        .weights_variable = b->vary};
     int64_t scratch_bytes = 0, packed_bytes = 0;
     double before = now_ms();
     yk_err err = ops->prepare(be, &seg, &handle, &scratch_bytes, &packed_bytes, why);
@@ -288,6 +290,7 @@ struct memo {
 struct profiler {
     const struct graph *g;
     struct backends *backends;
+    bool training;
     struct memo *memos;
     int n_memos, cap;
     struct yk_buf key;
@@ -338,7 +341,7 @@ static yk_err timings_of(
     int n = backends_forms(p->backends, p->ctx, forms, FORMS_MAX);
     bool heavy = op_flops(p->ctx) > REF_FLOPS;
     struct bed bed;
-    yk_err err = n > 0 ? bed_init(&bed, p->g, s, node) : YK_OK;
+    yk_err err = n > 0 ? bed_init(&bed, p->g, s, node, p->training) : YK_OK;
     for (int i = 0; !err && i < n; i++) {
         struct backend_form form;
         struct backend *be = backends_form_find(p->backends, p->ctx, forms[i].name, &form);
@@ -396,6 +399,7 @@ static yk_err profile_size(struct profiler *p, int64_t size, const int64_t *size
         if (s.dynamic[i])
             continue;
         shapes_node(p->g, &s, i, p->ctx);
+        p->ctx->weights_vary = p->training;
         if ((err = timings_of(p, &s, i, &m, why)))
             break;
         for (int k = 0; k < m->n; k++) {
@@ -411,10 +415,11 @@ static yk_err profile_size(struct profiler *p, int64_t size, const int64_t *size
 }
 
 yk_err profile_graph(const struct graph *g, struct backends *b, const int64_t *sizes, int n_sizes,
-    const int64_t *others, double budget_ms, const volatile bool *cancel,
+    const int64_t *others, bool training, double budget_ms, const volatile bool *cancel,
     void (*fn)(void *arg, const struct profile_entry *e), void *arg, struct yk_diag *why)
 {
-    struct profiler p = {.g = g, .backends = b, .deadline = now_ms() + budget_ms, .cancel = cancel};
+    struct profiler p = {
+        .g = g, .backends = b, .training = training, .deadline = now_ms() + budget_ms, .cancel = cancel};
     int64_t fixed, *dims = yk_try_alloc((size_t)g->n_syms + 1, sizeof(*dims));
     int64_t *order = yk_try_alloc((size_t)n_sizes + 1, sizeof(*order));
     int32_t batch = graph_batch_dim(g, &fixed);
@@ -488,7 +493,7 @@ static double time_op(struct backend *b, const char *name, int64_t rows, int64_t
         goto out;
     shapes_node(g, &s, 0, c);
     if (b->ops->forms(b, c, &form, 1) == 1) {
-        if (bed_init(&bed, g, &s, 0) == YK_OK && time_form(&bed, b, &form, false, &t, NULL) == YK_OK)
+        if (bed_init(&bed, g, &s, 0, false) == YK_OK && time_form(&bed, b, &form, false, &t, NULL) == YK_OK)
             ms = t.ms;
         bed_fini(&bed);
     }

@@ -18,10 +18,11 @@ struct profile_entry {
  * timed, with one run a node, and larger sizes are left out. Inputs are seeded noise (integers: their known contents,
  * else 0); weights are noise too where the graph has only hashes. Left out: forms of `ref` for nodes of more than a
  * megaflop that another backend can run, and nodes that fail on such inputs. Nodes that run by their actual inputs are
- * timed in a run of the whole graph, or given as 0 ms (see profile_priv.h). Stops early with YK_CANCELED if cancel
- * turns true. */
+ * timed in a run of the whole graph, or given as 0 ms (see profile_priv.h). training: weights change between runs, as
+ * exec_config.variable says: forms are those that there are then, and do what they then do in each run. Stops early
+ * with YK_CANCELED if cancel turns true. */
 yk_err profile_graph(const struct graph *g, struct backends *b, const int64_t *sizes, int n_sizes,
-    const int64_t *others, double budget_ms, const volatile bool *cancel,
+    const int64_t *others, bool training, double budget_ms, const volatile bool *cancel,
     void (*fn)(void *arg, const struct profile_entry *e), void *arg, struct yk_diag *why);
 
 /* What makes two nodes take the same time: op, attributes, shapes, which inputs are weights. Any bytes; out is emptied

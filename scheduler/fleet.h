@@ -95,12 +95,13 @@ const char *fleet_url(const struct fleet_agent *a, const struct fleet_agent *vie
 bool fleet_links_ready(struct fleet *f);
 
 /* ---- profiles ---- */
-/* A graph at sizes of its named dimensions other than the batch: what a profile is of. */
+/* A graph at sizes of its named dimensions other than the batch, for this use: what a profile is of. */
 struct fleet_graph {
-    const char *key; /* names both */
+    const char *key; /* names all of it */
     const char *hash;
     const struct wire_size *others;
     size_t n_others;
+    bool training; /* its weights change between runs */
 };
 /* True when a has a profile of this graph (or has failed to give one). Else asks for it (once). */
 bool fleet_profile_ready(struct fleet_agent *a, const struct fleet_graph *graph, const int64_t *sizes, int n_sizes);

@@ -96,7 +96,8 @@ bool fleet_profile_ready(struct fleet_agent *a, const struct fleet_graph *graph,
         .term = f->config.term,
         .graph = graph->hash,
         .sizes = {(int64_t *)sizes, (size_t)n_sizes},
-        .budget_ms = PROFILE_BUDGET_MS};
+        .budget_ms = PROFILE_BUDGET_MS,
+        .training = graph->training};
     ask.others.at = (struct wire_size *)graph->others;
     ask.others.n = graph->n_others;
     if (fleet_send(a, WIRE_TYPE_profile, &ask))

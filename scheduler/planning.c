@@ -196,6 +196,8 @@ static void name_profile(struct planning *p)
                 &key, "%c%s=%lld", p->n_others ? ',' : ':', g->syms[i], (long long)p->others[p->n_others].value);
             p->n_others++;
         }
+    if (p->training.of)
+        yk_buf_printf(&key, ",train");
     yk_buf_add(&key, "", 1);
     p->key = key.failed ? yk_xstrdup(p->r.model->graph_hash) : (char *)key.data;
 }
@@ -203,7 +205,7 @@ static void name_profile(struct planning *p)
 static bool gathered(struct planning *p)
 {
     struct fleet *f = p->sched->fleet;
-    struct fleet_graph graph = {p->key, p->r.model->graph_hash, p->others, p->n_others};
+    struct fleet_graph graph = {p->key, p->r.model->graph_hash, p->others, p->n_others, p->training.of != NULL};
     int64_t sizes[4];
     int n = profile_sizes(p, sizes);
     bool ready = true;

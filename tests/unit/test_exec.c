@@ -535,16 +535,17 @@ static void profiles_every_node(void **state)
     struct yk_diag why = {""};
     int64_t sizes[] = {4, 1};
     volatile bool cancel = false;
-    assert_int_equal(profile_graph(g, &backends, sizes, 2, NULL, 2000, &cancel, on_entry, &s, &why), YK_OK);
+    assert_int_equal(profile_graph(g, &backends, sizes, 2, NULL, false, 2000, &cancel, on_entry, &s, &why), YK_OK);
     for (int32_t i = 0; i < g->n_nodes; i++)
         assert_true(s.seen[i]);
     assert_true(s.ordered && s.last_size == 4);
     assert_true(s.count >= 2 * g->n_nodes);
     struct profiled once = {.ordered = true};
-    assert_int_equal(profile_graph(g, &backends, sizes, 2, NULL, 0, &cancel, on_entry, &once, &why), YK_OK);
+    assert_int_equal(profile_graph(g, &backends, sizes, 2, NULL, false, 0, &cancel, on_entry, &once, &why), YK_OK);
     assert_int_equal(once.last_size, 1);
     cancel = true;
-    assert_int_equal(profile_graph(g, &backends, sizes, 2, NULL, 2000, &cancel, on_entry, &once, &why), YK_CANCELED);
+    assert_int_equal(
+        profile_graph(g, &backends, sizes, 2, NULL, false, 2000, &cancel, on_entry, &once, &why), YK_CANCELED);
     double gflops, gbytes;
     for (int i = 0; i < backends.n; i++) {
         profile_device(backends.at[i], &gflops, &gbytes);
