@@ -116,11 +116,18 @@ struct node_work { /* of the node that was asked for last */
     double flops, bytes;
 };
 
+/* What work of ms, alone on an agent as it was profiled, takes today. */
+static double agent_ms(const struct view_agent *a, double ms)
+{
+    double idle = 1 - YK_MIN(YK_MAX(a->busy_frac, 0.0), 0.95);
+    return ms * (a->slow_factor > 0 ? a->slow_factor : 1) / idle;
+}
+
 static double node_time(
     struct cost_model *m, int32_t agent, int32_t node, struct node_work *work, enum view_origin *origin)
 {
     const struct view_agent *a = &m->view->agents[agent];
-    double ms = NAN, slow = a->slow_factor > 0 ? a->slow_factor : 1;
+    double ms = NAN;
     int32_t n = 0;
     if (a->n_times) {
         int32_t form = m->form[node];
@@ -139,8 +146,26 @@ static double node_time(
         ms = work->flops / a->gflops * 1e-6 + (a->gbytes_per_s > 0 ? work->bytes / a->gbytes_per_s * 1e-6 : 0);
         *origin = VIEW_ROOFLINE;
     }
-    double idle = 1 - YK_MIN(YK_MAX(a->busy_frac, 0.0), 0.95);
-    return ms * slow / idle;
+    return agent_ms(a, ms);
+}
+
+/* Adds to node_ms what agents do with gradients, which no profile has: nodes are timed one by one. */
+static void add_gradients(struct cost_model *m)
+{
+    const struct solve_training *t = m->req->training;
+    const struct grad_info *info = t ? t->info : NULL;
+    double n = (double)m->count, moved = 2 * (n - 1) + 3 + 2 * (t ? (double)t->state_bytes : 0);
+    for (int32_t i = 0; info && i < info->n_params; i++)
+        for (int32_t u = 0; info->params[i].trainable && u < info->params[i].n_uses; u++) {
+            int32_t value = m->graph->outputs[info->params[i].uses[u]], node = m->graph->values[value].producer;
+            double bytes = (double)YK_MAX(shape_bytes(&m->shapes.of[value]), 0) * moved / n;
+            for (int32_t a = 0; node >= 0 && a < m->view->n_agents; a++) {
+                const struct view_agent *v = &m->view->agents[a];
+                if (v->gbytes_per_s > 0)
+                    m->node_ms[(size_t)a * (size_t)m->graph->n_nodes + (size_t)node] +=
+                        agent_ms(v, bytes / v->gbytes_per_s * 1e-6);
+            }
+        }
 }
 
 /* ---- the model ---- */
@@ -205,6 +230,7 @@ yk_err cost_init(struct cost_model *m, const struct solve_request *req, const st
             m->origin[a] = YK_MIN(m->origin[a], origin);
         }
     free(work.ctx);
+    add_gradients(m);
     index_links(m);
     return YK_OK;
 }

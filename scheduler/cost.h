@@ -10,7 +10,9 @@
  *   transfer   = latency + bytes / rate + bytes * cpu; only bytes / rate and cpu occupy the link
  *   node time  = profile of the node in its form, linear between measured sizes, proportional above them, half of the
  *                smallest fixed below them; of an agent without any profile FLOPs / GFLOP/s + bytes / GB/s; times
- *                slow_factor, over (1 - busy_frac)
+ *                slow_factor, over (1 - busy_frac); in a training also what becomes of the gradients that the node
+ *                makes, at the agent's GB/s: each microbatch but a step's first adds them to their sums (reads and
+ *                writes these), and the step reads them and reads and writes parameters and optimizer state
  *   messages   = an agent spends message_ms at each end of a transfer, and the source once more for the result to yoked
  * Objective cloud-cost: the least cloud = M * the time of one microbatch's nodes on agents of class cloud (of each
  * pipeline for its share) among what costs no more than the deadline; of equals the least cost.

@@ -96,6 +96,41 @@ static void roofline(void **state)
     graph_close(g);
 }
 
+/* Of a training: w has 5000 elements. Its gradient is added in 3 of 4 microbatches (reads and writes 2 * 20000 bytes),
+ * and a step reads it, and reads and writes w and one tensor of the optimizer: 5 * 20000 in 4 microbatches. */
+static void gradients(void **state)
+{
+    (void)state;
+    struct graph *g = fx_open(), *t = NULL;
+    graph_sym(g, "N");
+    int32_t x = fx_input(g, "x", DT_F32, (const int64_t[]){-1, 100}, 2);
+    int32_t w = fx_weight(g, "w", (const int64_t[]){100, 50}, 2);
+    fx_output(g, fx_node(g, "MatMul", "y", IDS(x, w)));
+    struct grad_options o;
+    struct grad_info info;
+    struct pf f;
+    grad_options_init(&o);
+    o.loss = GRAD_MSE;
+    assert_int_equal(grad_build(g, &o, &t, &info, NULL), YK_OK);
+    pf_init(&f);
+    struct view_agent *a = pf_agent(&f, "a", 2, 1 << 30);
+    a->gbytes_per_s = 0.5;
+    a->slow_factor = 2;
+    struct solve_training training = {.of = info.of, .info = NULL, .state_bytes = 1};
+    struct solve_request q = {.graph = t, .job = "train", .batch = 8, .source = 0, .training = &training};
+    int32_t made = t->values[t->outputs[info.params[0].uses[0]]].producer;
+    assert_int_equal(info.n_params, 1);
+    for (int32_t i = 0; i < t->n_nodes; i++) {
+        training.info = NULL;
+        double plain = ms_at(&q, &f, 2, 0, i), whole = ms_at(&q, &f, 8, 0, i);
+        training.info = &info;
+        near(ms_at(&q, &f, 2, 0, i), plain + (i == made ? 2 * (3 * 2 + 5) * 20000.0 / 4 / 0.5e9 * 1e3 : 0));
+        near(ms_at(&q, &f, 8, 0, i), whole + (i == made ? 2 * 5 * 20000.0 / 0.5e9 * 1e3 : 0));
+    }
+    graph_close(t);
+    graph_close(g);
+}
+
 /* Three nodes over (N, 1000) f32: 8000 bytes at N = 2. a (the source) 1 ms a node, b 2 ms. */
 static void two(struct pf *p)
 {
@@ -271,6 +306,7 @@ int main(void)
         cmocka_unit_test(test_floor),
         cmocka_unit_test(profiles),
         cmocka_unit_test(roofline),
+        cmocka_unit_test(gradients),
         cmocka_unit_test(transfers),
         cmocka_unit_test(refusals),
         cmocka_unit_test(straight),
