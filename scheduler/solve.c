@@ -92,7 +92,8 @@ static void score_new(struct pool *pool, struct size_pool *p, int32_t first, int
 {
     const struct solve_request *req = p->model.req;
     double count = (double)YK_MAX(p->model.count, (int64_t)1);
-    for (int32_t i = first; i < p->n; i++) {
+    for (int32_t k = first; k < p->n; k++) { /* the best first: behind `last` they are in order, before it found last */
+        int32_t behind = p->n - last, i = k - first < behind ? last + k - first : last - 1 - (k - first - behind);
         struct candidate *c = &p->at[i];
         double least = c->cost_ms * (1 - 1 / count); /* of the last microbatch's time at most one is counted too much */
         if (i < last)

@@ -24,13 +24,27 @@ void solve_search_forget_rows(struct search *s)
     s->n_rows = 0;
 }
 
+static void find_earliest(const struct search *s, struct bound_row *r)
+{
+    double most = s->high * r->pace + 1e-9 * s->work[0];
+    int32_t low = 0, high = s->n_stops;
+    while (low < high && !isnan(most)) { /* infinity times none */
+        int32_t mid = (low + high) / 2;
+        if (s->work[s->stop[mid]] * DOWN * DOWN > most)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    r->earliest = low;
+}
+
 static void begin_row(const struct search *s, struct bound_row *r, uint32_t used)
 {
     if (!r->rest_ms)
         r->rest_ms = yk_xalloc(2 * ((size_t)s->n + 1) * sizeof(double));
     r->far_ms = r->rest_ms + s->n + 1;
-    memset(r->rest_ms, 0xff, (size_t)s->n * sizeof(double)); /* NaN */
-    r->rest_ms[s->n] = r->far_ms[s->n] = 0;
+    memset(r->rest_ms, 0xff, (size_t)s->n_stops * sizeof(double)); /* NaN */
+    r->rest_ms[s->n_stops] = r->far_ms[s->n_stops] = 0;
     r->used = used;
     r->pace = r->rents = 0;
     for (int32_t a = 0; a < s->n_agents; a++) {
@@ -41,18 +55,19 @@ static void begin_row(const struct search *s, struct bound_row *r, uint32_t used
         r->rents += turns * s->rent[s->first_alike[a]];
     }
     r->top_factor = r->pace > 0 ? DOWN / r->pace : 0;
+    find_earliest(s, r);
 }
 
-struct bound_row solve_search_row(struct search *s, uint32_t used)
+const struct bound_row *solve_search_row(struct search *s, uint32_t used)
 {
     uint32_t slot = (used * 2654435761u) >> 16 & (ROW_SLOTS - 1);
     for (; s->row_of[slot] >= 0; slot = (slot + 1) & (ROW_SLOTS - 1))
         if (s->rows[s->row_of[slot]].used == used)
-            return s->rows[s->row_of[slot]];
+            return &s->rows[s->row_of[slot]];
     size_t bytes = 2 * ((size_t)s->n + 1) * sizeof(double);
     if (s->n_rows >= ROW_SLOTS / 2 || ((size_t)s->n_rows + 1) * bytes > ROWS_BYTES) {
         begin_row(s, &s->spare_row, used); /* forgotten with the next */
-        return s->spare_row;
+        return &s->spare_row;
     }
     if (s->n_rows == s->cap_rows) {
         int32_t cap = s->cap_rows ? 2 * s->cap_rows : 64;
@@ -63,35 +78,22 @@ struct bound_row solve_search_row(struct search *s, uint32_t used)
     begin_row(s, &s->rows[s->n_rows], used);
     s->rows[s->n_rows].slot = (int32_t)slot;
     s->row_of[slot] = s->n_rows++;
-    return s->rows[s->row_of[slot]];
+    return &s->rows[s->row_of[slot]];
 }
 
-int32_t solve_search_earliest(const struct search *s, const struct bound_row *r, int32_t from)
+double solve_search_make_rest(const struct search *s, const struct bound_row *r, int32_t stop)
 {
-    double most = s->high * r->pace + 1e-9 * s->work[0];
-    int32_t low = from, high = s->n_stops;
-    while (low < high && !isnan(most)) { /* infinity times none */
-        int32_t mid = (low + high) / 2;
-        if (s->work[s->stop[mid]] * DOWN * DOWN > most)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low;
-}
-
-double solve_search_make_rest(const struct search *s, const struct bound_row *r, int32_t pos)
-{
+    int32_t pos = s->stop[stop];
     double work = s->work[pos] * DOWN * DOWN, sum = 0, relaxed = INFINITY;
     double stages = 0;
-    r->far_ms[pos] = 0;
+    r->far_ms[stop] = 0;
     if (isinf(work))
-        return r->rest_ms[pos] = INFINITY;
+        return r->rest_ms[stop] = INFINITY;
     for (int32_t k = 0; k < s->n_by_pace; k++) {
         int32_t a = s->by_pace[k];
         if (!solve_search_free(s, r->used, a))
             continue;
-        relaxed = YK_MIN(relaxed, s->relaxed[(size_t)s->first_alike[a] * ((size_t)s->n + 1) + (size_t)pos]);
+        relaxed = YK_MIN(relaxed, s->now.relaxed[(size_t)s->first_alike[a] * ((size_t)s->n + 1) + (size_t)pos]);
         if (work > 0) {
             double room = s->high * s->weight[a], part = YK_MIN(room, work / s->pace[a]);
             stages += part < room ? part / s->high : s->weight[a]; /* one at least, below */
@@ -100,8 +102,8 @@ double solve_search_make_rest(const struct search *s, const struct bound_row *r,
         }
     }
     if (work > 1e-9 * s->work[0])
-        return r->rest_ms[pos] = INFINITY;
+        return r->rest_ms[stop] = INFINITY;
     sum = (sum + YK_MAX(ceil(stages * DOWN), 1.0) * s->enter_least[pos]) * DOWN;
-    r->far_ms[pos] = relaxed * DOWN - (r->rents + s->toll) * UP;
-    return r->rest_ms[pos] = s->toll > 0 ? sum : YK_MAX(sum, r->far_ms[pos]);
+    r->far_ms[stop] = relaxed * DOWN - (r->rents + s->toll) * UP;
+    return r->rest_ms[stop] = s->toll > 0 ? sum : YK_MAX(sum, r->far_ms[stop]);
 }

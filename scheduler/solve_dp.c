@@ -200,6 +200,42 @@ static void grow_states(struct search *s)
     free(old);
 }
 
+/* ---- the queue ---- */
+
+static bool sooner(struct waiting a, struct waiting b)
+{
+    return a.key < b.key || (a.key <= b.key && a.label > b.label);
+}
+
+/* The label that promises most comes first; where compute on the cloud counts, not the cost, that of the least place.
+ */
+static void push(struct search *s, int32_t label)
+{
+    struct waiting w = {s->thrift ? s->labels[label].pos : s->labels[label].least, label};
+    if (s->n_queue == s->cap_queue) {
+        s->cap_queue = s->cap_queue ? 2 * s->cap_queue : 1024;
+        s->queue = yk_xrealloc(s->queue, (size_t)s->cap_queue * sizeof *s->queue);
+    }
+    int32_t at = s->n_queue++;
+    for (; at > 0 && sooner(w, s->queue[(at - 1) / 2]); at = (at - 1) / 2)
+        s->queue[at] = s->queue[(at - 1) / 2];
+    s->queue[at] = w;
+}
+
+static int32_t pop(struct search *s)
+{
+    struct waiting first = s->queue[0], last = s->queue[--s->n_queue];
+    int32_t at = 0;
+    for (int32_t next; (next = 2 * at + 1) < s->n_queue; at = next) {
+        next += next + 1 < s->n_queue && sooner(s->queue[next + 1], s->queue[next]);
+        if (!sooner(s->queue[next], last))
+            break;
+        s->queue[at] = s->queue[next];
+    }
+    s->queue[at] = last;
+    return first.label;
+}
+
 /* Keeps the newest label if nobody of its state makes it useless; drops those that it makes useless. */
 static bool keep(struct search *s, int32_t label)
 {
@@ -220,8 +256,7 @@ static bool keep(struct search *s, int32_t label)
     s->n_states += *first < 0;
     l->next = *first;
     *first = label;
-    l->next_at = s->head[l->pos];
-    s->head[l->pos] = label;
+    push(s, label);
     if (s->n_states > s->state_slots / 2)
         grow_states(s);
     return true;
@@ -357,13 +392,23 @@ static void extend(struct search *s, int32_t from, int32_t agent)
     int32_t n_live = s->cuts.at[l.pos].n_values, taken = -1;
     int32_t end = s->runs_to[(size_t)agent * ((size_t)s->n + 1) + (size_t)l.pos];
     struct tally in = {.loads = s->inbound};
-    struct bound_row row = solve_search_row(s, used);
-    const double *then = s->then + (size_t)s->first_alike[agent] * ((size_t)s->n + 1);
+    double paid = 0; /* back: rents, and of the toll what the source may still take */
+    const struct bound_row *row = solve_search_row(s, used);
+    const struct relaxation *r = &s->now;
+    size_t kind = (size_t)s->first_alike[agent], begin = (size_t)s->stop_of[l.pos];
+    const double *then = r->then + kind * ((size_t)s->n + 1), *ends = r->ends + 2 * kind * ((size_t)s->n + 1);
+    const double *blocks = r->blocks + 2 * kind * ((size_t)s->n / SOLVE_BLOCK + 1);
+    int32_t last = r->last_end[kind * ((size_t)s->n + 1) + begin];
+    double most = INFINITY; /* an end that leads to as much cannot pay */
     bool both = req->pin_first && req->pin_last, on_cloud = s->thrift && solve_search_is_cloud(s, agent);
     if (l.pos == 0 && (req->pin_first || s->around) && agent != s->source)
         return;
-    for (int32_t e = solve_search_earliest(s, &row, s->stop_of[l.pos] + 1); e <= s->n_stops && s->effort < SOLVE_EFFORT;
-         e++) {
+    for (int32_t e = YK_MAX(row->earliest, (int32_t)begin + 1); e <= last && s->effort < SOLVE_EFFORT; e++) {
+        if (e < s->n_stops && ends[e] >= most) {
+            if (e % SOLVE_BLOCK == 0 && e + SOLVE_BLOCK <= s->n_stops && blocks[e / SOLVE_BLOCK] >= most)
+                e += SOLVE_BLOCK - 1;
+            continue;
+        }
         int32_t q = s->stop[e];
         if (q > end || solve_search_never_fits(s, agent, l.pos, q))
             return;
@@ -372,16 +417,18 @@ static void extend(struct search *s, int32_t from, int32_t agent)
                 taken++;
             if (!take_inputs(s, from, agent, taken, &in) || in.top > s->high)
                 return;
+            paid = row->rents + s->toll * (1 - source_load(s, in.loads) / s->high);
+            most = s->limit * (1 + 1e-11) - (double)(s->m->count - 1) * YK_MAX(in.top, s->low) - in.sum;
+            most += paid + solve_search_priced(s, agent)[l.pos];
         }
         double ms = solve_search_ms(s, agent, l.pos, q);
         if (ms > s->high)
             return;
         s->effort++;
-        double back = row.rents;
-        if (s->toll > 0)
-            back += s->toll * (1 - (source_load(s, in.loads) + (agent == s->source ? ms : 0)) / s->high);
-        if (solve_search_cost(s, in.sum + ms + then[q] - back, YK_MAX(YK_MAX(in.top, ms), s->low)) * (1 - 1e-11) >=
-            s->limit * (s->n_best && !s->thrift ? 1 + SOLVE_SLACK : 1))
+        double back = paid - (agent == s->source && s->toll > 0 ? s->toll * ms / s->high : 0);
+        double least = solve_search_cost(s, in.sum + ms + then[q] - back, YK_MAX(YK_MAX(in.top, ms), s->low));
+        least *= 1 - 1e-11;
+        if (least >= s->limit * (q == s->n && s->n_best && !s->thrift ? 1 + SOLVE_SLACK : 1))
             continue;
         if (q == s->n ? s->around || (req->pin_last && agent != s->source) : both && !s->around)
             continue;
@@ -403,16 +450,14 @@ static void extend(struct search *s, int32_t from, int32_t agent)
                 record(s, from, agent, cost, cloud);
             continue;
         }
-        double load = source_load(s, t.loads), top = top_of(s, &row, q, t.top, load);
-        double rest = solve_search_rest(s, &row, q, load);
-        double least = solve_search_cost(s, t.sum + rest, top);
+        double load = source_load(s, t.loads), top = top_of(s, row, q, t.top, load);
+        least = YK_MAX(least, solve_search_cost(s, t.sum + solve_search_rest(s, row, e, load), top));
         if (least >= s->limit * (s->thrift ? 1 + 1e-12 : 1) || top > s->high * (1 + 1e-9) ||
             too_dear(s, t.sum, top, q, cloud, least) || !solve_search_fits(s, agent, l.pos, q))
             continue;
         int32_t label = new_label(s);
         s->labels[label] = (struct label){.parent = from,
             .next = -1,
-            .next_at = -1,
             .pos = q,
             .agent = agent,
             .stages = l.stages + 1,
@@ -422,12 +467,27 @@ static void extend(struct search *s, int32_t from, int32_t agent)
                                  : l.held,
             .cloud = cloud,
             .sum = t.sum,
-            .top = t.top};
+            .top = t.top,
+            .least = least};
         if (s->n_grow)
             memcpy(loads_of(s, label), t.loads, (size_t)s->n_grow * sizeof *t.loads);
         set_owners(s, from, label);
         if (!keep(s, label))
             s->n_labels--;
+    }
+}
+
+/* By every agent that may come next and promises enough. */
+static void extend_all(struct search *s, int32_t from)
+{
+    const struct label l = s->labels[from];
+    double paid = solve_search_row(s, l.used)->rents + s->toll * (1 - source_load(s, loads_of(s, from)) / s->high);
+    double most = s->limit * (1 + 1e-11) - (double)(s->m->count - 1) * YK_MAX(l.top, s->low) - l.sum + paid;
+    for (int32_t a = 0; a < s->n_agents; a++) {
+        const double *relaxed = s->now.relaxed + (size_t)s->first_alike[a] * ((size_t)s->n + 1);
+        if (!(l.used >> a & 1) && s->pace[a] > 0 && (s->alike[a] < 0 || (l.used >> s->alike[a] & 1)) &&
+            relaxed[l.pos] < most)
+            extend(s, from, a);
     }
 }
 
@@ -446,43 +506,33 @@ void solve_search_root(struct search *s)
             bytes += cost_value_bytes(s->m, s->m->graph->inputs[i], CODEC_FP32);
         transfer(s, &t, -1, s->source, bytes, &none);
     }
-    s->labels[root] = (struct label){.parent = -1, .next = -1, .next_at = -1, .agent = -1, .sum = t.sum, .top = t.top};
-}
-
-static double label_bound(struct search *s, int32_t label)
-{
-    const struct label *l = &s->labels[label];
-    struct bound_row row = solve_search_row(s, l->used);
-    double load = source_load(s, loads_of(s, label)), top = top_of(s, &row, l->pos, l->top, load);
-    return top > s->high * (1 + 1e-9) ? INFINITY
-                                      : solve_search_cost(s, l->sum + solve_search_rest(s, &row, l->pos, load), top);
+    s->labels[root] = (struct label){.parent = -1, .next = -1, .agent = -1, .sum = t.sum, .top = t.top};
 }
 
 /* All chains whose bottleneck is in the interval and that may cost less than the limit; the bounds are made. */
 void solve_search_interval(struct search *s, double low)
 {
     s->low = low;
-    s->n_labels = s->n_states = 0;
-    for (int32_t i = 0; i <= s->n; i++)
-        s->head[i] = -1;
+    s->n_labels = s->n_states = s->n_queue = 0;
     if (!s->state)
         grow_states(s);
     memset(s->state, 0xff, (size_t)s->state_slots * sizeof *s->state);
     solve_search_root(s);
-    s->head[0] = 0;
-    for (int32_t t = 0; t < s->n_stops; t++)
-        for (int32_t k = s->head[s->stop[t]]; k >= 0 && s->effort < SOLVE_EFFORT; k = s->labels[k].next_at) {
-            double least = s->labels[k].dead ? INFINITY : label_bound(s, k);
-            if (least >= s->limit * (s->thrift ? 1 + 1e-12 : 1) ||
-                too_dear(s, s->labels[k].sum, s->labels[k].top, s->labels[k].pos, s->labels[k].cloud, least))
-                continue;
-            if (cost_out_of_time(s->m))
-                s->effort = SOLVE_EFFORT;
-            for (int32_t a = 0; a < s->n_agents; a++)
-                if (!(s->labels[k].used >> a & 1) && s->pace[a] > 0 &&
-                    (s->alike[a] < 0 || (s->labels[k].used >> s->alike[a] & 1)))
-                    extend(s, k, a);
-            if (s->around && k != 0)
-                extend_home(s, k);
+    push(s, 0);
+    while (s->n_queue > 0 && s->effort < SOLVE_EFFORT) {
+        int32_t k = pop(s);
+        const struct label *l = &s->labels[k];
+        if (l->dead || l->least >= s->limit * (s->thrift ? 1 + 1e-12 : 1) ||
+            too_dear(s, l->sum, l->top, l->pos, l->cloud, l->least))
+            continue;
+        if (cost_out_of_time(s->m))
+            s->effort = SOLVE_EFFORT;
+        if (s->effort > s->patience && !s->impatient) {
+            s->limit *= 1 - SOLVE_TOLERANCE;
+            s->impatient = true;
         }
+        extend_all(s, k);
+        if (s->around && k != 0)
+            extend_home(s, k);
+    }
 }

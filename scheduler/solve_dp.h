@@ -41,9 +41,9 @@ bool solve_dp_same(const struct solve_chain *a, const struct solve_chain *b);
  * first is the optimum; the others are the best of those that no rule dropped.
  * limit_ms: what is known to be possible otherwise: chains that cost more are found by chance only (INFINITY: nothing).
  * bound_ms (may be NULL): no chain costs less than it or limit_ms. It is the optimum's cost, unless there are more than
- * 5 agents and 64 nodes (then of chains that end on the source again those that save less than 1 % may be left out), or
- * the search came to its limit of effort, which depends on the input only, or to the time of the model (stop_ms); then
- * the best found so far is given. trail may be NULL. */
+ * 5 agents and 64 nodes and chains that end on the source again take long to look for (then those that save less than
+ * 1 % may be left out), or the search came to its limit of effort, which depends on the input only, or to the time of
+ * the model (stop_ms); then the best found so far is given. trail may be NULL. */
 yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_ms, double *bound_ms,
     struct solve_chain *best, int32_t most, int32_t *n, struct solve_trail *trail, struct yk_diag *why);
 

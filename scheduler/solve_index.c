@@ -176,6 +176,8 @@ static void index_pairs(struct search *s)
     const struct view *v = s->m->view;
     size_t agents = (size_t)v->n_agents;
     s->pairs = yk_xalloc((agents + 1) * (agents + 1) * sizeof *s->pairs);
+    s->ways = yk_xalloc((agents + 1) * (agents + 1) * sizeof *s->ways);
+    s->way_of = yk_xalloc((agents + 1) * (agents + 1) * sizeof *s->way_of);
     s->in_per_byte = yk_xalloc((agents + 1) * sizeof *s->in_per_byte);
     s->in_latency = yk_xalloc((agents + 1) * sizeof *s->in_latency);
     for (int32_t to = 0; to < v->n_agents; to++) {
@@ -390,8 +392,8 @@ yk_err solve_search_index(struct search *s, struct yk_diag *why)
     index_classes(s);
     index_memory(s);
     size_t positions = (size_t)s->n + 1;
+    s->stride = 1;
     s->in_stage = yk_xalloc(positions);
-    s->head = yk_xalloc(positions * sizeof *s->head);
     s->inbound = yk_xalloc(((size_t)s->n_grow + 1) * sizeof *s->inbound);
     s->loaded = yk_xalloc(((size_t)s->n_grow + 1) * sizeof *s->loaded);
     s->stop = yk_xalloc((positions + 1) * sizeof *s->stop);
@@ -405,12 +407,16 @@ yk_err solve_search_index(struct search *s, struct yk_diag *why)
         g->parts = yk_xalloc(positions * sizeof *g->parts);
         g->entry = yk_xalloc(((size_t)s->n_agents + 1) * positions * SOLVE_PARTS * sizeof *g->entry);
     }
-    s->levels = 7; /* longer ranges are put together */
-    s->least_of = yk_xalloc(2 * ((size_t)s->n_agents + 1) * (size_t)s->levels * positions * sizeof *s->least_of);
-    s->last_end_at = yk_xalloc((positions + 1) * sizeof *s->last_end_at);
-    s->last_end = yk_xalloc(((size_t)s->n_agents + 1) * sizeof *s->last_end);
-    s->relaxed = yk_xalloc(((size_t)s->n_agents + 1) * positions * sizeof *s->relaxed);
-    s->then = yk_xalloc(((size_t)s->n_agents + 1) * positions * sizeof *s->then);
+    s->made_at = yk_xalloc((positions + 1) * sizeof *s->made_at);
+    for (int i = 0; i < 2; i++) {
+        struct relaxation *r = i ? &s->spare : &s->now;
+        size_t each = ((size_t)s->n_agents + 1) * positions;
+        r->relaxed = yk_xalloc(each * sizeof *r->relaxed);
+        r->then = yk_xalloc(each * sizeof *r->then);
+        r->ends = yk_xalloc(2 * each * sizeof *r->ends);
+        r->blocks = yk_xalloc(2 * ((size_t)s->n_agents + 1) * (positions / SOLVE_BLOCK + 1) * sizeof *r->blocks);
+        r->last_end = yk_xalloc(each * sizeof *r->last_end);
+    }
     s->rent = yk_xalloc(((size_t)s->n_agents + 1) * sizeof *s->rent);
     s->fair = yk_xalloc(((size_t)s->n_agents + 1) * sizeof *s->fair);
     s->tolled = yk_xalloc(positions * sizeof *s->tolled);
@@ -425,11 +431,12 @@ void solve_search_fini(struct search *s)
     free(s->spare_row.rest_ms);
     void *const all[] = {s->paid, s->tolled, s->uses, s->use_at, s->live_at, s->live, s->bytes, s->returns, s->back,
         s->prefix, s->runs_to, s->pace, s->by_pace, s->work, s->pairs, s->alike, s->weight, s->turns, s->speaks,
-        s->first_alike, s->twin, s->least_of, s->group_of, s->groups.first, s->groups.last, s->fine.parts,
-        s->fine.apart, s->groups.apart, s->last_end_at, s->fine.entry, s->groups.parts, s->groups.entry, s->last_end,
-        s->in_per_byte, s->in_latency, s->grows, s->grow_agent, s->memory, s->takes, s->large, s->least, s->in_stage,
-        s->relaxed, s->then, s->rent, s->fair, s->stop, s->stop_of, s->enter_least, s->rows, s->row_of, s->labels,
-        s->loads, s->owners, s->keys, s->head, s->state, s->inbound, s->loaded};
+        s->first_alike, s->twin, s->ways, s->way_of, s->group_of, s->groups.first, s->groups.last, s->fine.parts,
+        s->fine.apart, s->groups.apart, s->made_at, s->fine.entry, s->groups.parts, s->groups.entry, s->now.relaxed,
+        s->now.then, s->now.ends, s->now.blocks, s->now.last_end, s->spare.relaxed, s->spare.then, s->spare.ends,
+        s->spare.blocks, s->spare.last_end, s->in_per_byte, s->in_latency, s->grows, s->grow_agent, s->memory, s->takes,
+        s->large, s->least, s->in_stage, s->rent, s->fair, s->stop, s->stop_of, s->enter_least, s->rows, s->row_of,
+        s->labels, s->loads, s->owners, s->keys, s->queue, s->state, s->inbound, s->loaded};
     for (size_t i = 0; i < YK_COUNT(all); i++)
         free(all[i]);
     if (s->cuts.at)

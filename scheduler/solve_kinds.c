@@ -52,7 +52,6 @@ static void keep(struct solve_chain *best, int32_t most, int32_t *n, const struc
 /* A chain at the bottleneck of the last bounds; INFINITY: none was found. Raises the least sum of all nodes. */
 static double find_chain(struct search *s, double root_ms, double high, struct solve_chain *c, double *sum_ms)
 {
-    struct bound_row row;
     for (int32_t round = 0; round < ROUNDS; round++) {
         double sum, top;
         solve_search_bound_labels(s);
@@ -74,8 +73,7 @@ static double find_chain(struct search *s, double root_ms, double high, struct s
             return c->cost_ms;
         }
         solve_search_bound(s, high, sum * MORE);
-        row = solve_search_row(s, 0);
-        *sum_ms = YK_MAX(*sum_ms, root_ms + solve_search_rest(s, &row, 0, 0));
+        *sum_ms = YK_MAX(*sum_ms, root_ms + solve_search_rest(s, solve_search_row(s, 0), 0, 0));
     }
     return INFINITY;
 }
@@ -91,8 +89,7 @@ static void run(struct search *s, double root_ms, double tolerance, double *leas
         struct solve_chain c;
         double wanted = *least_ms * (1 - tolerance), step = YK_MAX(low, high * (1 - STEP));
         solve_search_bound(s, high, isinf(high) ? 0 : wanted - rate * step);
-        struct bound_row row = solve_search_row(s, 0);
-        double sum = root_ms + solve_search_rest(s, &row, 0, 0);
+        double sum = root_ms + solve_search_rest(s, solve_search_row(s, 0), 0, 0);
         if (sum + rate * low >= wanted)
             break;
         if (rate > 0 && (wanted - sum) / rate < step) {

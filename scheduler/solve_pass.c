@@ -11,24 +11,24 @@
 #define CLOSE 0.005 /* if they tell less */
 #define LEAF 0.01   /* then bottlenecks so near are searched together */
 #define ROUGH 0.02  /* all of that in a pass that only looks for good chains */
+#define FAR 0.06    /* and how far bottlenecks are apart of which it takes the one that promises most */
 #define FEW_AGENTS 5
 #define FEW_NODES 64
-#define TOLERANCE 0.01 /* with more agents and nodes, chains around that save less are not looked for */
-#define NARROW 0.02    /* chains around are looked for in all cuts at once, if the bounds leave so little */
+#define PATIENCE 250000 /* steps; with more agents and nodes, chains around are then looked for less closely */
+#define NARROW 0.02     /* chains around are looked for in all cuts at once, if the bounds leave so little */
 
 /* All nodes at least, for bottlenecks up to high; wanted_ms is enough. */
 static double bound_of(struct search *s, double high, double wanted_ms)
 {
-    struct bound_row row;
     solve_search_bound(s, high, wanted_ms);
-    row = solve_search_row(s, 0);
-    return s->labels[0].sum + solve_search_rest(s, &row, 0, 0);
+    return s->labels[0].sum + solve_search_rest(s, solve_search_row(s, 0), 0, 0);
 }
 
-/* Searches where the bounds promise most. */
+/* Searches where the bounds promise most, and for larger bottlenecks until there is a chain. */
 static void search_best(struct search *s, double low, double high)
 {
-    double rate = (double)(s->m->count - 1), best = INFINITY, at = high;
+    double rate = (double)(s->m->count - 1), best = INFINITY, at = high, limit = s->limit;
+    int32_t found = s->n_best;
     for (double top = high; top > low;) {
         double sum = bound_of(s, top, 0);
         if (sum + rate * top < best) {
@@ -37,13 +37,22 @@ static void search_best(struct search *s, double low, double high)
         }
         if (sum + rate * low >= s->limit)
             break;
-        top = YK_MIN(top, (s->limit - sum) / rate) * (1 - STEP);
+        top = YK_MIN(top, (s->limit - sum) / rate) * (1 - FAR);
     }
     if (best == INFINITY)
         return;
-    bound_of(s, YK_MIN(at * (1 + ROUGH), high), 0);
-    solve_search_bound_labels(s);
-    solve_search_interval(s, YK_MAX(at * (1 - 2 * ROUGH), low));
+    for (double from = at * (1 - 2 * ROUGH), to = at * (1 + ROUGH); s->n_best == found && s->limit >= limit;) {
+        to = YK_MIN(to, high);
+        double sum = bound_of(s, to, 0);
+        if (sum + rate * from < s->limit) {
+            solve_search_bound_labels(s);
+            solve_search_interval(s, YK_MAX(from, low));
+        }
+        if (to >= high)
+            return;
+        from = to;
+        to *= 1 + FAR;
+    }
 }
 
 /* From the largest bottleneck that may pay down to low. The bound of one says how far the next can be away: chains with
@@ -122,9 +131,9 @@ static void run_pass(struct search *s, int32_t stride, int32_t reach)
     s->left = INFINITY;
     solve_search_root(s);
     solve_search_bound(s, INFINITY, 0);
-    struct bound_row row = solve_search_row(s, 0);
-    double sum = s->labels[0].sum + solve_search_rest(s, &row, 0, 0), high = INFINITY;
-    double top = YK_MAX(s->work[0] * row.top_factor, s->labels[0].top);
+    const struct bound_row *row = solve_search_row(s, 0);
+    double sum = s->labels[0].sum + solve_search_rest(s, row, 0, 0), high = INFINITY;
+    double top = YK_MAX(s->work[0] * row->top_factor, s->labels[0].top);
     double least = solve_search_cost(s, sum, top);
     if (least >= s->limit || isinf(sum))
         return;
@@ -164,9 +173,9 @@ static double least_of_all(struct search *s)
     s->n_labels = 0;
     solve_search_root(s);
     solve_search_bound(s, INFINITY, 0);
-    struct bound_row row = solve_search_row(s, 0);
+    const struct bound_row *row = solve_search_row(s, 0);
     return solve_search_cost(
-        s, s->labels[0].sum + solve_search_rest(s, &row, 0, 0), YK_MAX(s->work[0] * row.top_factor, s->labels[0].top));
+        s, s->labels[0].sum + solve_search_rest(s, row, 0, 0), YK_MAX(s->work[0] * row->top_factor, s->labels[0].top));
 }
 
 /* Chains that begin and end on the source, where the bounds leave room for any. */
@@ -190,15 +199,10 @@ static bool run_around(struct search *s)
                 return false;
         }
     s->rough = false;
-    /* Of many chains that cost about the same there are many more around: those that save little are not looked for
-     * where that takes long. */
-    double wanted = s->limit;
-    if (s->n_agents > FEW_AGENTS && s->n > FEW_NODES)
-        wanted *= 1 - TOLERANCE;
-    bool less = wanted < s->limit;
-    s->limit = wanted;
+    s->patience = s->n_agents > FEW_AGENTS && s->n > FEW_NODES ? s->effort + PATIENCE : INT64_MAX;
     run_pass(s, 1, 0);
-    s->left = less ? YK_MIN(s->left, YK_MAX(wanted, least_ms)) : s->left;
+    if (s->impatient)
+        s->left = YK_MIN(s->left, YK_MAX(s->limit, least_ms));
     return true;
 }
 
@@ -207,6 +211,7 @@ yk_err solve_dp_chains(const struct cost_model *m, int32_t source, double limit_
 {
     struct search s = {.m = m, .source = source, .n = m->graph->n_nodes, .limit = limit_ms, .best = best, .most = most};
     s.trail = trail;
+    s.patience = INT64_MAX;
     s.n_agents = m->view->n_agents;
     *n = 0;
     if (s.n_agents > SOLVE_DP_AGENTS)
@@ -263,6 +268,7 @@ yk_err solve_dp_thrift(const struct cost_model *m, int32_t source, double deadli
     struct solve_chain *best, int32_t most, int32_t *n, struct yk_diag *why)
 {
     struct search s = {.m = m, .source = source, .n = m->graph->n_nodes, .best = best, .most = most, .thrift = true};
+    s.patience = INT64_MAX;
     s.n_agents = m->view->n_agents;
     *n = 0;
     if (s.n_agents > SOLVE_DP_AGENTS)

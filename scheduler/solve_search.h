@@ -6,18 +6,27 @@
 
 #include "scheduler/solve_dp.h"
 
-#define SOLVE_SLACK 0.25      /* chains that cost so much more than the best are not kept beside it */
+#include <math.h>
+
+#define SOLVE_SLACK 0.25 /* chains that cost so much more than the best are not kept beside it */
+#define SOLVE_TOLERANCE 0.01
 #define SOLVE_EFFORT 20000000 /* steps of one search, some 0.3 s: behind it the best so far is taken */
 
 /* A prefix of the nodes that is placed. */
 struct label {
-    int32_t parent, next, next_at; /* label indexes; next: of the same state, next_at: of the same position */
+    int32_t parent, next; /* label indexes; next: of the same state */
     int32_t pos, agent, stages;
     uint32_t used;
     bool dead;
     double sum, top; /* top: the largest load */
+    double least;    /* no completion costs less */
     double cloud;    /* of sum: compute on class cloud; in thrift */
     int64_t held;    /* around: bytes of the first stage, where its agent may be too small for a last one too */
+};
+
+struct waiting { /* the least key first */
+    double key;
+    int32_t label;
 };
 
 /* What crosses into a stage that begins at a cut, in parts: a stage that ends at or behind from[k] reads part k and
@@ -38,6 +47,10 @@ struct grid {
     int32_t *apart;        /* a stage that begins here and ends in front of this place did not make what is older */
     struct parts *parts;   /* from: places */
     double *entry;         /* [(place * n_agents + agent) * SOLVE_PARTS + part]: over the best link */
+};
+
+struct way { /* a link with its messages */
+    double per_byte_ms, fixed_ms;
 };
 
 struct live {    /* a value that crosses a cut */
@@ -61,11 +74,22 @@ struct remembered {
 struct bound_row {
     uint32_t used;
     int32_t slot;      /* in row_of */
+    int32_t earliest;  /* the first stop behind which the agents that are left have room below the interval's end */
     double pace;       /* of all agents that are left */
     double rents;      /* of all agents that are left */
     double top_factor; /* times the work that is left: the largest of their loads at least */
-    double *rest_ms;   /* [i]: NaN until it is known */
-    double *far_ms;    /* [i]: known with it; with a toll, what solve_relax.c says, nothing of the toll paid back */
+    double *rest_ms;   /* [stop]: NaN until it is known */
+    double *far_ms;    /* [stop]: known with it; with a toll, what solve_relax.c says, nothing of the toll paid back */
+};
+
+/* What solve_relax.c makes for one set of rents. */
+#define SOLVE_BLOCK 8
+struct relaxation {
+    double *relaxed;   /* [agent * (n + 1) + i]: nodes i.. if i begins a stage on it, agents used again */
+    double *then;      /* [agent * (n + 1) + i]: nodes i.. behind a stage on it */
+    double *ends;      /* [(agent * 2 + apart) * (n + 1) + place]: what an end there leads to, and the time up to it */
+    double *blocks;    /* [(agent * 2 + apart) * (n / SOLVE_BLOCK + 1) + i]: of the ends of so many places */
+    int32_t *last_end; /* [agent * (n + 1) + place]: the last place where a stage can end that begins there */
 };
 
 struct search {
@@ -89,6 +113,8 @@ struct search {
     int32_t n_by_pace;
     double *work;       /* [i]: of nodes i.., the sum of the least pace[a] * time on a */
     struct pair *pairs; /* [(from + 1) * n_agents + to] */
+    struct way *ways;   /* [to * n_agents + k]: those into an agent that cost the same are one */
+    int32_t *way_of;    /* [from * n_agents + to]: k */
     int32_t *weight;    /* [agent]: 1; in a search over kinds of agents: how many there are */
     int32_t *turns;     /* [agent]: stages that a chain may have on it: weight; of the source maybe one more */
     bool *twin;         /* [agent]: another can change places with it */
@@ -106,15 +132,14 @@ struct search {
     int64_t *least;            /* [i]: weights that only one node reads, of the nodes before i: memory from below */
     uint8_t *in_stage;
     /* bounds of the interval */
-    double low, high;    /* of the bottleneck; nothing above high is looked at */
-    double *relaxed;     /* [agent * (n + 1) + i]: nodes i.. if i begins a stage on it, agents used again */
-    double *then;        /* [agent * (n + 1) + i]: nodes i.. behind a stage on it */
+    double low, high; /* of the bottleneck; nothing above high is looked at */
+    struct relaxation now, spare;
     double *rent, *fair; /* [agent]: price of a stage on it, so that none is taken too often */
+    double stride;       /* of changes of rents */
     double toll;    /* price of as much time on the source as it has; more than once that is paid by chains around */
     double *tolled; /* [i]: time of the first i nodes on the source, with its toll */
     double *enter_least; /* [i]: a transfer into a stage that begins at i or behind it costs no less */
-    double *least_of;    /* [(agent * levels + l) * (n + 1) + t]: of 2^l places from t on, what an end there leads to */
-    int32_t levels, *last_end, *last_end_at;
+    int32_t *made_at;
     struct grid fine, groups;
     int32_t *group_of; /* by stop */
     bool grouped;      /* groups are worth a pass of their own */
@@ -131,7 +156,8 @@ struct search {
     double *loads;         /* [label * n_grow] */
     int8_t *owners, *keys; /* [label * max_live]: by place in cuts.at[pos].values; -1 the source */
     int32_t max_live;
-    int32_t *head;  /* by position: first label */
+    struct waiting *queue; /* a heap */
+    int32_t n_queue, cap_queue;
     int32_t *state; /* hash of position, agents and owners: first label */
     int32_t state_slots, n_states;
     double *inbound, *loaded; /* loads while a stage is tried */
@@ -141,7 +167,8 @@ struct search {
     bool rough;               /* a pass that only looks for good chains */
     double limit;             /* of cost */
     double left;              /* no chain that was not looked at costs less */
-    int64_t effort;
+    int64_t effort, patience; /* behind so much effort chains that save less than SOLVE_TOLERANCE are given up */
+    bool impatient;           /* that has come */
     struct solve_chain *best;
     struct solve_trail *trail; /* or NULL */
     int32_t most, n_best;
@@ -163,6 +190,33 @@ static inline double solve_search_ms(const struct search *s, int32_t agent, int3
 static inline bool solve_search_free(const struct search *s, uint32_t used, int32_t agent)
 {
     return !(used >> agent & 1) || (s->around && agent == s->source);
+}
+
+static inline double solve_search_message_ms(const struct search *s, int32_t agent)
+{
+    return YK_MAX(s->m->view->agents[agent].message_ms, 0.0);
+}
+
+/* A last stage on the source may find there what the first one made. */
+static inline bool solve_search_has_older(const struct search *s, int32_t agent)
+{
+    return s->turns[agent] > s->weight[agent];
+}
+
+static inline const struct way *solve_search_ways(const struct search *s, int32_t agent)
+{
+    return s->ways + (size_t)agent * (size_t)s->n_agents;
+}
+
+/* What the agent before a cut made of the k-th part, and all that is older unless it comes apart. INFINITY: there is no
+ * way, or it is busy for longer than any resource may be. */
+static inline double solve_search_way_ms(
+    const struct search *s, const struct way *way, const struct parts *in, int32_t k, bool apart)
+{
+    if (!(in->any[k] & (apart ? 1 : 3)))
+        return 0;
+    double busy = (COST_HEADER_BYTES + in->fresh[k] + (apart ? 0 : in->older[k])) * way->per_byte_ms;
+    return busy > s->high ? INFINITY : busy + way->fixed_ms;
 }
 
 /* No stage of these nodes, nor a longer one, fits there. */
@@ -201,6 +255,17 @@ static inline double solve_search_cost(const struct search *s, double sum, doubl
 
 /* After the stops of a pass were set. */
 void solve_search_stops(struct search *s);
+/* What inputs of the graph take into an agent; INFINITY: there is no link. */
+double solve_search_input_ms(const struct search *s, int32_t agent, double bytes);
+/* The link from the source is busy for longer than any resource may be. */
+bool solve_search_barred(const struct search *s, int32_t agent, const struct parts *in, int32_t k);
+/* A part from whoever made it, over the best link. */
+double solve_search_entry_ms(const struct search *s, int32_t agent, const struct parts *in, int32_t k);
+/* Of it what is older. */
+double solve_search_older_ms(const struct search *s, int32_t agent, const struct parts *in, int32_t k);
+/* The part behind a stage on agent `from`, which made what is fresh, and what is older too unless that comes apart. */
+double solve_search_entry_from_ms(
+    const struct search *s, int32_t from, int32_t agent, const struct parts *in, int32_t k, bool apart);
 /* Makes the bounds for bottlenecks up to high, of the first nodes on: wanted_ms is enough. */
 void solve_search_bound(struct search *s, double high, double wanted_ms);
 /* Of any nodes on, after that. */
@@ -209,10 +274,8 @@ void solve_search_bound_labels(struct search *s);
 bool solve_search_path(struct search *s, struct solve_chain *path, double *sum_ms, double *top_ms);
 void solve_search_forget_rows(struct search *s);
 /* Good until the bounds are made again or another row is asked for. */
-struct bound_row solve_search_row(struct search *s, uint32_t used);
-/* The first stop behind which the agents that are left have room for the work below the interval's end. */
-int32_t solve_search_earliest(const struct search *s, const struct bound_row *r, int32_t from);
-double solve_search_make_rest(const struct search *s, const struct bound_row *r, int32_t pos);
+const struct bound_row *solve_search_row(struct search *s, uint32_t used);
+double solve_search_make_rest(const struct search *s, const struct bound_row *r, int32_t stop);
 
 /* Times of the first i nodes, as bounds count them. */
 static inline const double *solve_search_priced(const struct search *s, int32_t agent)
@@ -220,14 +283,14 @@ static inline const double *solve_search_priced(const struct search *s, int32_t 
     return s->toll > 0 && agent == s->source ? s->tolled : s->prefix + (size_t)agent * ((size_t)s->n + 1);
 }
 
-/* What nodes pos.. add to the sum at least, on the agents that are left; the source takes load_ms already. INFINITY:
- * they cannot be placed there. */
-static inline double solve_search_rest(const struct search *s, const struct bound_row *r, int32_t pos, double load_ms)
+/* What the nodes behind a stop add to the sum at least, on the agents that are left; the source takes load_ms already.
+ * INFINITY: they cannot be placed there. */
+static inline double solve_search_rest(const struct search *s, const struct bound_row *r, int32_t stop, double load_ms)
 {
-    double ms = r->rest_ms[pos];
+    double ms = r->rest_ms[stop];
     if (ms != ms) /* not known yet */
-        ms = solve_search_make_rest(s, r, pos);
-    return s->toll > 0 ? YK_MAX(ms, r->far_ms[pos] + s->toll * (load_ms / s->high) * (1 - 1e-12)) : ms;
+        ms = solve_search_make_rest(s, r, stop);
+    return s->toll > 0 ? YK_MAX(ms, r->far_ms[stop] + s->toll * (load_ms / s->high) * (1 - 1e-12)) : ms;
 }
 
 #endif
