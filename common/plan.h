@@ -21,7 +21,7 @@ struct plan_stage {
     double predicted_ms;     /* derived: compute of one microbatch */
     double load_ms;          /* derived: what its forms take to prepare its weights, before the first microbatch */
     const char *origin;      /* derived: where predicted_ms came from: roofline | profile; a constant */
-    double slow_factor;      /* derived, not in JSON: of the agent, in predicted_ms; 0 unknown */
+    double slow_factor;      /* derived, not in JSON: how slow the agent was taken to be, in predicted_ms; 0 unknown */
 };
 #define PLAN_MAX_DEPTH 256
 struct plan_pipeline {

@@ -134,6 +134,7 @@ static double node_time(
         const struct view_time *rows = form >= 0 ? find_rows(a, node, form, &n) : NULL;
         if (n) {
             ms = interpolate(rows, n, m->microbatch);
+            ms *= rows->extra > 0 ? rows->extra : 1;
             *origin = VIEW_PROFILE;
             m->table[node].packed_bytes = YK_MAX(m->table[node].packed_bytes, rows[n - 1].packed_bytes);
             m->table[node].workspace_bytes = YK_MAX(m->table[node].workspace_bytes, rows[n - 1].workspace_bytes);
@@ -250,6 +251,14 @@ void cost_fini(struct cost_model *m)
 int32_t cost_link(const struct cost_model *m, int32_t from, int32_t to)
 {
     return m->link[(size_t)(from + 1) * ((size_t)m->view->n_agents + 1) + (size_t)(to + 1)];
+}
+
+double cost_extra(const struct cost_model *m, int32_t agent, int32_t node)
+{
+    int32_t n = 0;
+    const struct view_agent *a = &m->view->agents[agent];
+    const struct view_time *rows = m->form[node] >= 0 && a->n_times ? find_rows(a, node, m->form[node], &n) : NULL;
+    return n && rows->extra > 0 ? rows->extra : 1;
 }
 
 double cost_prepare_ms(const struct cost_model *m, int32_t agent, int32_t node)

@@ -10,13 +10,13 @@
  *   transfer   = latency + bytes / rate + bytes * cpu; only bytes / rate and cpu occupy the link
  *   node time  = profile of the node in its form, linear between measured sizes, proportional above them, half of the
  *                smallest fixed below them; of an agent without any profile FLOPs / GFLOP/s + bytes / GB/s; times
- *                slow_factor, over (1 - busy_frac); in a training also what becomes of the gradients that the node
- *                makes, at the agent's GB/s: each microbatch but a step's first adds them to their sums (reads and
- *                writes these), and the step reads them and reads and writes parameters and optimizer state
- *   messages   = an agent spends message_ms at each end of a transfer, and the source once more for the result to yoked
- * Objective cloud-cost: the least cloud = M * the time of one microbatch's nodes on agents of class cloud (of each
- * pipeline for its share) among what costs no more than the deadline; of equals the least cost.
- * Several pipelines of a forced plan: the largest of their costs for their shares, and no less than any resource's sum.
+ *                slow_factor and what the node took beyond it, over (1 - busy_frac); in a training also what becomes of
+ * the gradients that the node makes, at the agent's GB/s: each microbatch but a step's first adds them to their sums
+ * (reads and writes these), and the step reads them and reads and writes parameters and optimizer state messages   = an
+ * agent spends message_ms at each end of a transfer, and the source once more for the result to yoked Objective
+ * cloud-cost: the least cloud = M * the time of one microbatch's nodes on agents of class cloud (of each pipeline for
+ * its share) among what costs no more than the deadline; of equals the least cost. Several pipelines of a forced plan:
+ * the largest of their costs for their shares, and no less than any resource's sum.
  */
 #ifndef YK_COST_H
 #define YK_COST_H
@@ -41,6 +41,8 @@ struct cost_model {
     struct memplan_node *table; /* by node: of the chosen forms */
     double stop_ms;             /* of cost_now_ms: a search takes what it has by then; 0: never */
 };
+/* What the node takes beyond the agent's slow_factor; 1 if nothing is known. */
+double cost_extra(const struct cost_model *m, int32_t agent, int32_t node);
 double cost_now_ms(void); /* monotonic */
 bool cost_out_of_time(const struct cost_model *m);
 

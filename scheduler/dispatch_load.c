@@ -197,6 +197,15 @@ static yk_err find_edges(struct loading *l, struct yk_diag *why)
     return YK_OK;
 }
 
+static void plan_pace(struct generation_agent *m, const struct plan_stage *st)
+{
+    if (!(st->slow_factor > 0) || !(st->predicted_ms > 0))
+        return;
+    m->planned_ms += st->predicted_ms;
+    m->profiled_ms += st->predicted_ms / st->slow_factor;
+    m->slow_factor = m->planned_ms / m->profiled_ms;
+}
+
 static yk_err load_pipeline(struct sched *s, struct generation *g, struct yk_diag *why)
 {
     struct loading l = {.sched = s, .g = g, .line = &g->plan->pipelines[g->pipeline]};
@@ -219,7 +228,7 @@ static yk_err load_pipeline(struct sched *s, struct generation *g, struct yk_dia
         if (!err)
             sched_member(g, l.stage_agent[k]->id)->has_stage = true;
         if (!err)
-            sched_member(g, l.stage_agent[k]->id)->slow_factor = l.line->stages[k].slow_factor;
+            plan_pace(sched_member(g, l.stage_agent[k]->id), &l.line->stages[k]);
     }
     if (!err)
         err = find_edges(&l, why);

@@ -1,6 +1,30 @@
 /* What stages took: into the database, and into what is predicted of their agents. */
 #include "scheduler/sched_priv.h"
 
+#include <stdlib.h>
+#include <string.h>
+
+/* Remembers which nodes the agent has. What is believed of them is where measuring them begins. */
+static void take_nodes(
+    struct sched *s, struct fleet_agent *a, const struct generation *g, const struct generation_agent *m)
+{
+    const struct plan_pipeline *line = &g->plan->pipelines[g->pipeline];
+    int32_t n = g->model && g->model->graph ? g->model->graph->n_nodes : 0;
+    uint8_t *nodes = yk_xalloc((size_t)n + 1);
+    for (int32_t i = 0; i < line->n_stages; i++) {
+        const struct plan_stage *st = &line->stages[i];
+        bool its = strcmp(st->agent, a->name) == 0 || strcmp(st->agent, a->id) == 0;
+        for (int32_t r = 0; its && r < st->n_nodes; r++)
+            for (int32_t k = st->nodes[r].first; k <= st->nodes[r].last && k < n; k++)
+                nodes[k] = 1;
+    }
+    if (n > 0 && fleet_measures(a, g->id, g->model->graph_hash, nodes, n)) {
+        a->slow_factor = m->slow_factor * policy_share(&a->device, &s->config.policy);
+        a->pace.n = 0;
+    }
+    free(nodes);
+}
+
 /* In-job timing beats the profile. All stages of an agent count together: its profile may be wrong about one node
  * without the device being slow. */
 static void take_pace(struct sched *s, struct fleet_agent *a, struct generation *g)
@@ -8,6 +32,7 @@ static void take_pace(struct sched *s, struct fleet_agent *a, struct generation 
     struct generation_agent *m = sched_member(g, a->id);
     if (m->took_n < POLICY_MICROBATCHES || m->took_ms < POLICY_TOOK_MS || !(m->due_ms > 0) || !(m->slow_factor > 0))
         return;
+    take_nodes(s, a, g, m);
     double before = a->pace.told > 0 ? a->pace.told : 1, ratio = m->took_ms / m->due_ms;
     int64_t n = m->took_n;
     m->took_ms = m->due_ms = 0;

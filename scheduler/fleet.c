@@ -114,6 +114,8 @@ void fleet_save(struct fleet_agent *a)
 
 static void agent_free(struct fleet_agent *a)
 {
+    free(a->measured.graph);
+    free(a->measured.nodes);
     for (int i = 0; i < a->n_urls; i++)
         free(a->urls[i]);
     free(a->urls);

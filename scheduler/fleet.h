@@ -29,7 +29,13 @@ struct fleet_agent {
     double temperature_celsius, battery_frac, load;
     bool charging;
     int64_t memory_available_bytes;
-    double slow_factor; /* measured by predicted of late stages; 1: as profiled */
+    double slow_factor;     /* measured by profiled, of what it ran lately; 1: as profiled */
+    struct fleet_measured { /* what slow_factor was measured on; NULL: nothing yet */
+        char *graph;        /* its hash */
+        uint8_t *nodes;     /* a byte for each of its nodes */
+        int32_t n_nodes;
+        int64_t generation;
+    } measured;
     struct policy_device device;
     struct policy_pace pace;
     char device_text[160];              /* why it is warm or rests */
@@ -103,6 +109,9 @@ struct fleet_graph {
     size_t n_others;
     bool training; /* its weights change between runs */
 };
+/* From now on what is measured of a's speed is of these nodes of a graph, unless it comes from an older generation.
+ * True if they are others than before. */
+bool fleet_measures(struct fleet_agent *a, int64_t generation, const char *graph_hash, const uint8_t *nodes, int32_t n);
 /* True when a has a profile of this graph (or has failed to give one). Else asks for it (once). */
 bool fleet_profile_ready(struct fleet_agent *a, const struct fleet_graph *graph, const int64_t *sizes, int n_sizes);
 /* The snapshot for a graph. Away agents are left out. free with view_free. exclude_generation's reservation counts not.

@@ -233,10 +233,32 @@ static void put_agent(struct fleet *f, struct view *v, struct fleet_agent *a, co
     struct view_time *times = yk_xalloc(((size_t)p->n + 1) * sizeof *times);
     for (int32_t i = 0; i < p->n; i++)
         times[i] = (struct view_time){p->rows[i].node, form_index(v, p->rows[i].form), p->rows[i].size, p->rows[i].ms,
-            p->rows[i].prepare_ms, p->rows[i].packed_bytes, p->rows[i].workspace_bytes};
+            p->rows[i].prepare_ms, p->rows[i].packed_bytes, p->rows[i].workspace_bytes, 0};
     qsort(times, (size_t)p->n, sizeof *times, by_index);
+    const struct fleet_measured *m = &a->measured;
+    if (m->graph && strncmp(graph, m->graph, strlen(m->graph)) == 0)
+        to->slow_factor =
+            view_spread(times, p->n, m->nodes, m->n_nodes, a->slow_factor) / policy_share(&a->device, f->config.policy);
     to->times = times;
     to->n_times = p->n;
+}
+
+bool fleet_measures(struct fleet_agent *a, int64_t generation, const char *graph_hash, const uint8_t *nodes, int32_t n)
+{
+    struct fleet_measured *m = &a->measured;
+    if (m->graph && generation <= m->generation)
+        return false;
+    m->generation = generation;
+    if (m->graph && strcmp(m->graph, graph_hash) == 0 && m->n_nodes == n && memcmp(m->nodes, nodes, (size_t)n) == 0)
+        return false;
+    bool first = !m->graph;
+    free(m->graph);
+    free(m->nodes);
+    m->graph = yk_xstrdup(graph_hash);
+    m->nodes = yk_xalloc((size_t)n + 1);
+    memcpy(m->nodes, nodes, (size_t)n);
+    m->n_nodes = n;
+    return !first;
 }
 
 static int32_t agent_index(const struct view *v, const char *id)

@@ -338,13 +338,21 @@ static struct plan *alone(const struct plan *p, const char *agent)
 static double calibrated_ms(struct sched *s, const struct generation *g, const char *agent)
 {
     const struct fleet_agent *a = fleet_find(s->fleet, agent);
-    double planned = 0;
+    double planned = 0, ms = 0;
     const struct plan_pipeline *line = &g->plan->pipelines[0];
     for (int32_t k = 0; k < line->n_stages; k++)
-        if (strcmp(line->stages[k].agent, agent) == 0)
+        if (strcmp(line->stages[k].agent, agent) == 0) {
             planned = line->stages[k].slow_factor;
+            ms += line->stages[k].predicted_ms;
+        }
     double now = a ? a->slow_factor / policy_share(&a->device, &s->config.policy) : 0;
-    return planned > 0 && now > 0 ? g->plan->best_single_ms * now / planned : g->plan->best_single_ms;
+    double single = g->plan->best_single_ms;
+    if (!(planned > 0) || !(now > 0) || !(single > 0))
+        return single;
+    /* As the planner would: in full for the nodes that it has, by their share of the work for others. */
+    double part =
+        YK_MIN(ms * ceil((double)g->plan->batch / (double)YK_MAX(g->plan->microbatch, (int64_t)1)) / single, 1.0);
+    return single * (part * now / planned + (1 - part) * policy_pace_rest(now / planned, part));
 }
 
 static void try_alone(struct sched *s, struct job *j, const struct generation *g)

@@ -194,6 +194,11 @@ bool policy_pace_add(struct policy_pace *p, double factor, int64_t now_ms, doubl
     return true;
 }
 
+double policy_pace_rest(double factor, double frac)
+{
+    return factor > 0 ? pow(factor, YK_MAX(0.0, YK_MIN(1.0, frac))) : factor;
+}
+
 bool policy_pace_forget(struct policy_pace *p, const struct policy *policy, int64_t now_ms, double *slow)
 {
     int64_t hold = YK_MAX(policy->hold_ms, (int64_t)1) << YK_MAX(0, YK_MIN(p->relapses - 1, 6));

@@ -83,6 +83,10 @@ struct policy_pace { /* zeroed: nothing measured */
  * are taken slowly, large ones at once when three in a row agree. True if *slow is far from what it
  * was when this was last true. */
 bool policy_pace_add(struct policy_pace *p, double factor, int64_t now_ms, double *slow);
+/* What such a factor says of nodes of a model that were not measured, where frac of its work was: one measurement
+ * cannot tell a slow device from a profile that is wrong about these nodes, so it counts for others by the share of the
+ * work it is about (of the factor's logarithm). */
+double policy_pace_rest(double factor, double frac);
 /* Nothing runs on it, so nothing is measured: after the hold-off, doubled with each relapse, it is believed to be as
  * fast as it was profiled. True if *slow has changed. */
 bool policy_pace_forget(struct policy_pace *p, const struct policy *policy, int64_t now_ms, double *slow);

@@ -24,8 +24,9 @@ struct generation {
         bool loaded;
         bool has_stage;
         int64_t reserved_bytes;
-        /* Of its stages, to correct predictions by what they took. slow_factor: in what was planned. */
-        double slow_factor, took_ms, due_ms;
+        /* Of its stages, to correct predictions by what they took. slow_factor: in what was planned:
+         * planned_ms by profiled_ms, of a microbatch in all of them. */
+        double slow_factor, took_ms, due_ms, planned_ms, profiled_ms;
         int64_t took_n;
     } agents[64];
     int n_agents, n_loaded;

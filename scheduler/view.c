@@ -1,5 +1,8 @@
 #include "scheduler/view.h"
 
+#include "scheduler/policy.h"
+
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +32,37 @@ const char *view_origin_name(enum view_origin o)
 {
     static const char *const names[] = {"unknown", "roofline", "profile", "measured", "emulated"};
     return names[o];
+}
+
+/* Of a node at the largest size, in its best form, for one sample; at: its first row, moved behind its last. */
+static double node_ms(const struct view_time *t, int32_t n, int32_t *at)
+{
+    double least = INFINITY;
+    int32_t node = t[*at].node;
+    for (; *at < n && t[*at].node == node; ++*at) {
+        bool last = *at + 1 == n || t[*at + 1].node != node || t[*at + 1].form != t[*at].form;
+        if (last)
+            least = YK_MIN(least, t[*at].ms / (double)YK_MAX(t[*at].size, (int64_t)1));
+    }
+    return least;
+}
+
+double view_spread(struct view_time *times, int32_t n, const uint8_t *measured, int32_t n_nodes, double slow)
+{
+    double all = 0, part = 0;
+    for (int32_t i = 0; i < n;) {
+        int32_t node = times[i].node;
+        double ms = node_ms(times, n, &i);
+        all += ms;
+        part += node < n_nodes && measured[node] ? ms : 0;
+    }
+    if (!(all > 0) || !(part > 0))
+        return slow;
+    double rest = policy_pace_rest(slow, part / all);
+    for (int32_t i = 0; i < n; i++)
+        if (times[i].node < n_nodes && measured[times[i].node])
+            times[i].extra = slow / rest;
+    return rest;
 }
 
 struct view *view_copy(const struct view *v)

@@ -14,6 +14,7 @@ struct view_time {      /* one row of an agent's profile */
     int64_t size;       /* of the batch dimension */
     double ms, prepare_ms;
     int64_t packed_bytes, workspace_bytes;
+    double extra; /* what the node was measured to take beyond slow_factor, as a factor; 0: it was not measured */
 };
 
 struct view_agent {
@@ -24,7 +25,7 @@ struct view_agent {
     char why_not[160];
     int64_t memory_bytes;          /* free budget; <= 0 is unknown and gets no stage */
     double gflops, gbytes_per_s;   /* for the roofline; 0 unknown */
-    double slow_factor;            /* measured / predicted of late stages, over the share while warm; 1 if unknown */
+    double slow_factor;            /* measured / profiled, over the share while warm; 1 if unknown. See view_spread */
     const struct view_time *times; /* sorted by (node, form, size) */
     int32_t n_times;
     double busy_frac;  /* taken by other loaded pipelines */
@@ -48,6 +49,10 @@ struct view {
     char **forms;
     int32_t n_forms;
 };
+
+/* For an agent that took `slow` times what its profile says, in nodes of which measured[node] is 1: gives their rows
+ * what they take beyond the slow_factor of the agent in this model, which is returned. times: sorted. */
+double view_spread(struct view_time *times, int32_t n, const uint8_t *measured, int32_t n_nodes, double slow);
 
 struct view *view_copy(const struct view *v); /* deep; NULL when memory is gone */
 void view_free(struct view *v);

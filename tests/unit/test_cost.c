@@ -96,6 +96,47 @@ static void roofline(void **state)
     graph_close(g);
 }
 
+/* Measured on two agents, ResNet-34 at 224: profiled 128.2 and 107.8 ms a microbatch before and behind node 80, the
+ * second half took b 200.4; either alone takes 330. */
+static void measured_in_part(void **state)
+{
+    (void)state;
+    struct graph *g = pf_chain(2, 16);
+    struct view_time rows[] = {{.node = 0, .form = 0, .size = 1, .ms = 64.1},
+        {.node = 0, .form = 0, .size = 2, .ms = 128.2}, {.node = 0, .form = 1, .size = 2, .ms = 500},
+        {.node = 1, .form = 0, .size = 2, .ms = 107.8}};
+    struct solve_request q = {.graph = g, .job = "batch", .batch = 2, .source = 0};
+    uint8_t late[2] = {0, 1}, both[2] = {1, 1}, none[2] = {0, 0};
+    double slow = 200.4 / 107.8, part = 107.8 / (128.2 + 107.8);
+    struct pf f;
+    pf_init(&f);
+    struct view_agent *a = pf_agent(&f, "b", 1, 1 << 30);
+    a->times = rows;
+    a->n_times = 4;
+    a->slow_factor = view_spread(rows, 4, late, 2, slow);
+    near(a->slow_factor, pow(slow, part));
+    near(ms_at(&q, &f, 2, 0, 1), 200.4);
+    double early = ms_at(&q, &f, 2, 0, 0), alone = early + 200.4;
+    near(early, 128.2 * pow(slow, part));
+    assert_true(alone > 330 && alone < 375); /* all at `slow` would be 439 */
+    /* A stage's factor is that of its nodes. */
+    struct cost_model m = model(&q, &f, 2);
+    near(a->slow_factor * cost_extra(&m, 0, 1), slow);
+    near(cost_extra(&m, 0, 0), 1);
+    cost_fini(&m);
+    /* All of it measured, or nothing of this model: the device. */
+    for (int i = 0; i < 4; i++)
+        rows[i].extra = 0;
+    near(view_spread(rows, 4, both, 2, slow), slow);
+    near(view_spread(rows, 4, none, 2, slow), slow);
+    near(view_spread(rows, 4, late, 1, slow), slow);
+    near(view_spread(rows, 0, late, 2, slow), slow);
+    near(view_spread(rows, 4, late, 2, 1), 1);
+    a->slow_factor = slow;
+    near(ms_at(&q, &f, 2, 0, 0), 128.2 * slow);
+    graph_close(g);
+}
+
 /* Of a training: w has 5000 elements. Its gradient is added in 3 of 4 microbatches (reads and writes 2 * 20000 bytes),
  * and a step reads it, and reads and writes w and one tensor of the optimizer: 5 * 20000 in 4 microbatches. */
 static void gradients(void **state)
@@ -307,6 +348,7 @@ int main(void)
         cmocka_unit_test(profiles),
         cmocka_unit_test(roofline),
         cmocka_unit_test(gradients),
+        cmocka_unit_test(measured_in_part),
         cmocka_unit_test(transfers),
         cmocka_unit_test(refusals),
         cmocka_unit_test(straight),

@@ -594,9 +594,32 @@ static void profile_asked_of_one_that_left(void **state)
     assert_int_equal(h->a.profiles, 2);
 }
 
+/* What is measured is of the nodes of the newest generation; two that run side by side do not take turns. */
+static void knows_what_was_measured(void **state)
+{
+    (void)state;
+    static const uint8_t late[] = {0, 0, 1}, early[] = {1, 1, 0};
+    struct fleet_agent a = {.slow_factor = 1};
+    assert_false(fleet_measures(&a, 5, "feed", late, 3)); /* nothing before it */
+    assert_false(fleet_measures(&a, 5, "feed", late, 3));
+    assert_false(fleet_measures(&a, 6, "feed", late, 3)); /* the same nodes */
+    assert_false(fleet_measures(&a, 4, "feed", early, 3));
+    assert_memory_equal(a.measured.nodes, late, 3);
+    assert_true(fleet_measures(&a, 7, "feed", early, 3));
+    assert_false(fleet_measures(&a, 6, "feed", late, 3));
+    assert_memory_equal(a.measured.nodes, early, 3);
+    assert_true(fleet_measures(&a, 8, "beef", early, 3));
+    assert_string_equal(a.measured.graph, "beef");
+    assert_true(fleet_measures(&a, 9, "beef", early, 2));
+    assert_int_equal(a.measured.n_nodes, 2);
+    free(a.measured.graph);
+    free(a.measured.nodes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(knows_what_was_measured),
         cmocka_unit_test_setup_teardown(joins, setup, teardown),
         cmocka_unit_test_setup_teardown(silence_ends_the_lease, setup, teardown),
         cmocka_unit_test_setup_teardown(closed_connection_is_a_loss, setup, teardown),
