@@ -35,7 +35,8 @@
         deadline_ms, "T")
 #define KEY_CODEC \
     KEY("codec", CONF_STR, NULL, "Codecs the plan may use on links besides fp32: fp16, int8.", codec, NULL, "LIST")
-#define KEY_PIN KEY("pin", CONF_STR, NULL, "Stages that stay on the source: first,last (training: first).", pin, NULL, "LIST")
+#define KEY_PIN \
+    KEY("pin", CONF_STR, NULL, "Stages that stay on the source: first,last (training: first).", pin, NULL, "LIST")
 #define KEY_PLAN                                                                                                       \
     KEY("plan", CONF_STR, NULL, "Run exactly this plan (what `yoke plan --json` printed, edited or not).", plan, NULL, \
         "FILE.json")
