@@ -289,23 +289,37 @@ void sched_content_refused(struct sched *s, const char *blob)
         remove_file(s, blob);
 }
 
-/* Some model's graph is this file, or one of its weights lies in it: equal tensors of two models are kept once. */
+/* The model's graph is this file, or one of its weights lies in it: equal tensors of two models are kept once. */
+static bool has_file(const struct sched *s, const struct model *m, const char *file)
+{
+    const char *dot = strchr(file, '.');
+    if (dot && strlen(m->graph_hash) == (size_t)(dot - file) && strncmp(m->graph_hash, file, dot - file) == 0)
+        return true;
+    for (int32_t i = 0; i < m->graph->n_values; i++) {
+        char hash[65];
+        const struct value *v = &m->graph->values[i];
+        if (v->kind != VALUE_WEIGHT || !v->has_hash)
+            continue;
+        yk_hex(v->hash, sizeof v->hash, hash);
+        const char *in = blobs_file(s->blobs, hash);
+        if (in && strcmp(in, file) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* A model's, or an open training's: its graph, and what is named after it, which goes with the job. */
 static bool file_in_use(const struct sched *s, const char *file)
 {
-    for (const struct model *m = s->models; m; m = m->next) {
-        const char *dot = strchr(file, '.');
-        if (dot && strlen(m->graph_hash) == (size_t)(dot - file) && strncmp(m->graph_hash, file, dot - file) == 0)
+    long long id;
+    for (const struct model *m = s->models; m; m = m->next)
+        if (has_file(s, m, file))
             return true;
-        for (int32_t i = 0; i < m->graph->n_values; i++) {
-            char hash[65];
-            const struct value *v = &m->graph->values[i];
-            if (v->kind != VALUE_WEIGHT || !v->has_hash)
-                continue;
-            yk_hex(v->hash, sizeof v->hash, hash);
-            const char *in = blobs_file(s->blobs, hash);
-            if (in && strcmp(in, file) == 0)
-                return true;
-        }
+    for (const struct job *j = s->jobs; j; j = j->next) {
+        if (sscanf(file, "job-%lld", &id) == 1 && id == j->id)
+            return true;
+        if (j->training && j->training->model && has_file(s, j->training->model, file))
+            return true;
     }
     return false;
 }
