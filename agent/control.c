@@ -7,6 +7,7 @@
 #include "agent/probe.h"
 #include "agent/runner.h"
 #include "agent/source.h"
+#include "agent/source_judge.h"
 #include "agent/spans.h"
 #include "agent/training.h"
 #include "common/hash.h"
@@ -196,6 +197,8 @@ static int64_t term_of(const struct wire_msg *m)
         return m->as.halt.term;
     case WIRE_TYPE_keep:
         return m->as.keep.term;
+    case WIRE_TYPE_judge:
+        return m->as.judge.term;
     default:
         return -1;
     }
@@ -262,6 +265,9 @@ static void command(struct agent *a, struct wire_msg *m)
         p = pipeline_find(a, m->as.keep.generation);
         if (p)
             training_keep(p, &m->as.keep);
+        break;
+    case WIRE_TYPE_judge:
+        source_judge(a, &m->as.judge);
         break;
     default:
         break; /* a newer minor's, or nothing for us */

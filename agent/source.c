@@ -4,6 +4,7 @@
 #include "agent/control.h"
 #include "agent/edge.h"
 #include "agent/runner.h"
+#include "agent/source_judge.h"
 #include "agent/spans.h"
 #include "agent/training.h"
 #include "common/hash.h"
@@ -55,7 +56,7 @@ static void report(struct pipeline *p)
 static void maybe_end(struct pipeline *p)
 {
     struct source_run *r = p->run;
-    if (!r || !r->over || r->flying || r->opening || (!r->reported && p->state == PIPELINE_READY))
+    if (!r || !r->over || r->flying || r->opening || r->judging || (!r->reported && p->state == PIPELINE_READY))
         return;
     struct wire_msg next = r->next;
     r->next.arena = NULL;
@@ -522,7 +523,7 @@ void source_kick(struct pipeline *p)
             launch(p);
             feed(p);
         }
-        if (r->open && !r->over && r->at == r->microbatches && !r->flying)
+        if (r->open && !r->over && r->at == r->microbatches && !r->flying && !source_judge_awaited(p))
             source_end(p, YK_OK);
     } while (r->again);
     r->kicking = false;

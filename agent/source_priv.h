@@ -57,6 +57,8 @@ struct source_run {
     int64_t n_flights, began_us;
     struct net_timer *timeout;
     bool kicking, again;
+    int64_t judged; /* of a training: the newest epoch that was judged */
+    bool judging;
     int opening; /* jobs of opening that will come back */
 };
 

@@ -175,7 +175,10 @@ void training_maybe_hold(struct train_unit *u)
 {
     struct pipeline *p = u->p;
     const struct pipeline_training *t = p->training;
-    if (p->state != PIPELINE_READY || (u->step % t->save_every != 0 && u->step != u->steps && u->step != t->keep_step))
+    int64_t epoch_steps = t->config.val > 0 ? u->steps / t->config.epochs : 0; /* what it has made is judged */
+    bool judged = epoch_steps > 0 && u->step % epoch_steps == 0;
+    if (p->state != PIPELINE_READY ||
+        (u->step % t->save_every != 0 && u->step != u->steps && u->step != t->keep_step && !judged))
         return;
     u->held = true;
     training_save(p);

@@ -223,6 +223,12 @@
 /* yoked -> stages of a training: a set behind `step` steps too, whose tensors stay in the weight cache as they are
  * likely to be wanted here again (0: none); and one every `every` steps from now on (0: as it was). */
 #define WIRE_keep(F) F(I64, term, _) F(I64, generation, _) F(I64, step, _) F(I64, every, _)
+/* yoked -> source of a training that holds samples out: judge on them what an epoch (from 1) has made, a file of
+ * content. It answers with the mean loss and how many have their class; error: it was not judged. */
+#define WIRE_judge(F) F(I64, term, _) F(I64, generation, _) F(I64, epoch, _) F(STR, model, _)
+#define WIRE_judged(F) \
+    F(I64, generation, _) F(I64, epoch, _) F(I64, samples, _) F(I64, correct, _) /* -1: not counted */ \
+    F(F64, loss, _) F(F64, ms, _) F(STR, error, _) F(STR, text, _)
 #define WIRE_run_done(F) F(I64, generation, _) F(STR, job, _) F(STR, error, _) F(STR, text, _) F(F64, ms, _)
 #define WIRE_cancel(F) F(I64, term, _) F(I64, generation, _) F(STR, job, _)
 /* agent -> yoked, at most twice a second per stage: what was measured since the last one. */
@@ -262,6 +268,6 @@
     M(28, stage_stats) M(29, stage_failed) M(30, leave) M(31, step) M(32, norms) M(33, norm) M(34, part) M(35, spans) \
     M(36, halt) M(37, halted) M(38, keep) M(39, bad) \
     M(40, blob_get) M(41, blob) M(42, blob_refused) M(43, microbatch) M(44, credit) \
-    M(50, probe_start) M(51, probe_data) M(52, probe_sum)
+    M(50, probe_start) M(51, probe_data) M(52, probe_sum) M(53, judge) M(54, judged)
 
 #endif

@@ -257,10 +257,9 @@ int64_t blob_part_have(const struct blobs *b, const char *hash)
     return have;
 }
 
-static yk_err check_hash(int fd, const char *hash, int64_t total, const char *path, struct yk_diag *why)
+static yk_err hash_fd(int fd, int64_t total, const char *path, uint8_t sum[HASH_BYTES], struct yk_diag *why)
 {
     struct hash h;
-    uint8_t sum[HASH_BYTES], want[HASH_BYTES];
     void *map = total ? mmap(NULL, (size_t)total, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
     if (map == MAP_FAILED)
         return yk_fail(why, yk_err_from_errno(errno), "cannot map %s: %s", path, strerror(errno));
@@ -269,6 +268,44 @@ static yk_err check_hash(int fd, const char *hash, int64_t total, const char *pa
     hash_final(&h, sum);
     if (map)
         munmap(map, (size_t)total);
+    return YK_OK;
+}
+
+yk_err blob_hash_file(const char *dir, const char *file, char hash[HASH_HEX_SIZE], struct yk_diag *why)
+{
+    char *path = yk_xasprintf("%s/%s", dir, file);
+    uint8_t sum[HASH_BYTES];
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    yk_err err = fd < 0 || fstat(fd, &st) != 0
+                     ? yk_fail(why, yk_err_from_errno(errno), "cannot read %s: %s", path, strerror(errno))
+                     : hash_fd(fd, (int64_t)st.st_size, path, sum, why);
+    if (fd >= 0)
+        close(fd);
+    if (!err)
+        yk_hex(sum, HASH_BYTES, hash);
+    free(path);
+    return err;
+}
+
+yk_err blob_rename(const struct blobs *b, const char *file, const char *to, int64_t *bytes)
+{
+    char *from = yk_xasprintf("%s/%s", b->dir, file), *path = yk_xasprintf("%s/%s", b->dir, to);
+    struct stat st;
+    yk_err err = stat(from, &st) != 0 || rename(from, path) != 0 ? yk_err_from_errno(errno) : YK_OK;
+    if (!err)
+        *bytes = (int64_t)st.st_size;
+    free(from);
+    free(path);
+    return err;
+}
+
+static yk_err check_hash(int fd, const char *hash, int64_t total, const char *path, struct yk_diag *why)
+{
+    uint8_t sum[HASH_BYTES], want[HASH_BYTES];
+    yk_err err = hash_fd(fd, total, path, sum, why);
+    if (err)
+        return err;
     yk_unhex(hash, HASH_BYTES, want);
     if (memcmp(sum, want, HASH_BYTES) != 0)
         return yk_fail(why, YK_FORMAT, "the %lld bytes that came are not the content %.16s...: upload it again",

@@ -32,6 +32,10 @@ yk_err blobs_map(struct blobs *b, const char *hash, const uint8_t **data, int64_
  * older than output_s. For the thread that also writes uploads. */
 void blobs_sweep(const struct blobs *b, int64_t part_s, int64_t output_s);
 
+/* A file of the folder that this program has written: its SHA-256 (blocks), and another name for it. */
+yk_err blob_hash_file(const char *dir, const char *file, char hash[HASH_HEX_SIZE], struct yk_diag *why);
+yk_err blob_rename(const struct blobs *b, const char *file, const char *to, int64_t *bytes);
+
 /* ---- uploads; any thread, one at a time for one hash ---- */
 /* How many bytes of an unfinished upload are there. */
 int64_t blob_part_have(const struct blobs *b, const char *hash);

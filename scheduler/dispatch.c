@@ -478,6 +478,11 @@ yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg
         if (g && g->job && g->job->training && sched_member(g, a->id))
             jobs_train_bad(s, g, a, &msg->as.bad);
         return YK_OK;
+    case WIRE_TYPE_judged:
+        g = find(s, msg->as.judged.generation);
+        if (g && g->job && g->job->training && strcmp(g->source, a->id) == 0)
+            jobs_judge_done(s, g, &msg->as.judged);
+        return YK_OK;
     case WIRE_TYPE_halted:
         g = find(s, msg->as.halted.generation);
         if (g && g->job && g->job->training && strcmp(g->source, a->id) == 0)

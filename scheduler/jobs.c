@@ -336,6 +336,7 @@ void jobs_tick(struct sched *s)
     dispatch_sweep(s, false);
     jobs_unsaved_tick(s);
     jobs_sets_tick(s);
+    jobs_judge_tick(s);
     for (struct job *j = s->jobs, *next; j; j = next) {
         next = j->next;
         if (is_late(s, j)) {

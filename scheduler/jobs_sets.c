@@ -212,6 +212,7 @@ static void commit(struct sched *s, struct generation *g, struct training_set *s
     yk_buf_free(&text);
     jobs_event(s, j->id, "checkpoint", "step %lld is safe: %.1f MB of %d agents", (long long)t->saved.step,
         (double)bytes / 1e6, sched_stage_agents(g));
+    jobs_judge_look(s, j);
     jobs_sets_drop(s, j->id, before);
     jobs_drained(s, j);
 }

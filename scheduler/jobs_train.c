@@ -91,6 +91,7 @@ static void go_back(struct job *j)
     struct training *t = j->training;
     t->done = t->saved.step;
     t->n_ms = 0;
+    t->judging = 0;
     for (int i = 0; i < TRAINING_COMING; i++)
         training_set_free(&t->coming[i]);
     j->done = samples_of(j, t->done);
@@ -117,8 +118,10 @@ yk_err jobs_train_resume(struct sched *s, struct job *j, struct yk_diag *why)
 {
     struct training *t = j->training;
     struct found_set f = {j, YK_OK, why};
-    if (t->saved.step == 0) /* a restart of yoked, or the first plan */
+    if (t->saved.step == 0) { /* a restart of yoked, or the first plan */
         store_load_checkpoint(s->store, j->id, on_set, &f);
+        t->judged = store_last_epoch(s->store, j->id);
+    }
     for (int32_t i = 0; i < t->saved.n_kept && !f.err; i++)
         if (!blobs_find(s->blobs, t->saved.kept[i].hash, NULL))
             f.err = yk_fail(why, YK_NOTFOUND, "the checkpoint behind step %lld is incomplete: '%.80s' is gone",
@@ -150,11 +153,13 @@ void jobs_train_load(const struct job *j, const char *config, struct wire_traini
 struct exporting {
     struct sched *s;
     int64_t job;
-    char blob[65], *file;
+    char blob[65], hash[HASH_HEX_SIZE], *file;
     char **names;
     const void **data;
     int64_t *bytes;
     int32_t n;
+    bool hashed;
+    jobs_on_exported fn;
     yk_err err;
     struct yk_diag why;
 };
@@ -162,21 +167,18 @@ struct exporting {
 static void export_run(void *arg)
 {
     struct exporting *e = arg;
-    e->err = training_export(
-        blobs_dir(e->s->blobs), e->blob, (const char *const *)e->names, e->data, e->bytes, e->n, e->file, &e->why);
+    const char *dir = blobs_dir(e->s->blobs);
+    if (e->err)
+        return;
+    e->err = training_export(dir, e->blob, (const char *const *)e->names, e->data, e->bytes, e->n, e->file, &e->why);
+    if (!e->err && e->hashed)
+        e->err = blob_hash_file(dir, e->file, e->hash, &e->why);
 }
 
 static void export_done(void *arg)
 {
     struct exporting *e = arg;
-    struct job *j = jobs_find(e->s, e->job);
-    if (j && j->state == JOB_RUNNING && e->err) {
-        jobs_fail(e->s, j, "the trained model cannot be written: %s", e->why.text);
-    } else if (j && j->state == JOB_RUNNING) {
-        free(j->outputs_json);
-        j->outputs_json = yk_xasprintf("[{\"name\":\"model\",\"file\":\"%s\"}]", e->file);
-        jobs_finish(e->s, j);
-    }
+    e->fn(e->s, e->job, e->err, e->why.text, e->file, e->hash);
     for (int32_t i = 0; i < e->n; i++)
         free(e->names[i]);
     free(e->names);
@@ -186,27 +188,24 @@ static void export_done(void *arg)
     free(e);
 }
 
-/* The last step is done and its set is safe: the model with its parameters, then the job is done. */
-void jobs_train_finish(struct sched *s, struct job *j)
+void jobs_train_export(struct sched *s, struct job *j, char *file, bool hashed, jobs_on_exported fn)
 {
     struct training *t = j->training;
     const struct model *m = sched_model_find(s, j->model);
-    if (j->state != JOB_RUNNING || t->steps == 0 || t->done != t->steps || t->saved.step != t->steps || t->exporting)
-        return;
-    if (!m) {
-        jobs_fail(s, j, "the model is gone");
-        return;
-    }
-    t->exporting = true;
     struct exporting *e = yk_xalloc(sizeof *e);
     size_t n = (size_t)t->saved.n_kept + 1;
     *e = (struct exporting){.s = s,
         .job = j->id,
-        .file = yk_xasprintf("job-%lld.onnx", (long long)j->id),
+        .file = file,
+        .hashed = hashed,
+        .fn = fn,
         .names = yk_xalloc(n * sizeof *e->names),
         .data = yk_xalloc(n * sizeof *e->data),
         .bytes = yk_xalloc(n * sizeof *e->bytes)};
-    memcpy(e->blob, m->blob_hash, sizeof e->blob);
+    if (m)
+        memcpy(e->blob, m->blob_hash, sizeof e->blob);
+    else
+        e->err = yk_fail(&e->why, YK_NOTFOUND, "the model is gone");
     for (int32_t i = 0; i < t->saved.n_kept; i++) {
         const struct training_kept *k = &t->saved.kept[i];
         const uint8_t *data = NULL;
@@ -217,10 +216,31 @@ void jobs_train_finish(struct sched *s, struct job *j)
         e->names[e->n] = yk_xstrdup(t->model->graph->values[k->value].name);
         e->data[e->n++] = data;
     }
-    if (e->err)
-        export_done(e);
-    else
-        worker_post(s->content, export_run, export_done, e);
+    worker_post(s->content, export_run, export_done, e);
+}
+
+static void finished(struct sched *s, int64_t job, yk_err err, const char *why, const char *file, const char *hash)
+{
+    struct job *j = jobs_find(s, job);
+    (void)hash;
+    if (j && j->state == JOB_RUNNING && err) {
+        jobs_fail(s, j, "the trained model cannot be written: %s", why);
+    } else if (j && j->state == JOB_RUNNING) {
+        free(j->outputs_json);
+        j->outputs_json = yk_xasprintf("[{\"name\":\"model\",\"file\":\"%s\"}]", file);
+        jobs_finish(s, j);
+    }
+}
+
+/* The last step is done and its set is safe: the model with its parameters, then the job is done. */
+void jobs_train_finish(struct sched *s, struct job *j)
+{
+    struct training *t = j->training;
+    if (j->state != JOB_RUNNING || t->steps == 0 || t->done != t->steps || t->saved.step != t->steps || t->exporting ||
+        !jobs_judge_all(t))
+        return;
+    t->exporting = true;
+    jobs_train_export(s, j, yk_xasprintf("job-%lld.onnx", (long long)j->id), false, finished);
 }
 
 /* ---- steps ---- */
@@ -254,6 +274,7 @@ void jobs_train_started(struct sched *s, struct job *j, const struct wire_run_st
     if (first && m->no_test && j->data)
         jobs_event(
             s, j->id, JOB_NO_TEST, "the data set '%.200s' has no test split: none will judge the model", j->data);
+    jobs_judge_look(s, j);
     jobs_train_finish(s, j); /* yoked may have ended between the last set and this */
 }
 
@@ -379,5 +400,6 @@ void jobs_train_end(struct sched *s, struct job *j)
         return;
     jobs_train_leave(s, j->training);
     store_remove_checkpoints(s->store, j->id, INT64_MAX);
+    jobs_judge_drop(s, j->id);
     jobs_sets_drop(s, j->id, INT64_MAX);
 }

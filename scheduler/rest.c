@@ -327,6 +327,13 @@ static void get_steps(struct rest *r, struct http_request *q)
         store_steps(sched_store(r->sched), id, from, limit, reply_json, wait_for(r, q, 200));
 }
 
+static void get_epochs(struct rest *r, struct http_request *q)
+{
+    int64_t id;
+    if (known_job(r, q, &id))
+        store_epochs(sched_store(r->sched), id, reply_json, wait_for(r, q, 200));
+}
+
 static void get_use(struct rest *r, struct http_request *q)
 {
     int64_t id;
@@ -458,6 +465,7 @@ static const struct route routes[] = {
     {"GET", "/v1/jobs/*/plan", 0, NULL, get_plan},
     {"GET", "/v1/jobs/*/request", 0, NULL, get_request},
     {"GET", "/v1/jobs/*/steps", 0, NULL, get_steps},
+    {"GET", "/v1/jobs/*/epochs", 0, NULL, get_epochs},
     {"GET", "/v1/jobs/*/use", 0, NULL, get_use},
     {"GET", "/v1/jobs/*/timeline", 0, NULL, get_timeline},
     {"GET", "/v1/jobs/*/output", 0, NULL, get_output},

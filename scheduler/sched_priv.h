@@ -144,8 +144,21 @@ void jobs_train_started(struct sched *s, struct job *j, const struct wire_run_st
 void jobs_train_step(struct sched *s, struct generation *g, const struct wire_step *m);
 void jobs_train_bad(struct sched *s, struct generation *g, struct fleet_agent *a, const struct wire_bad *m);
 void jobs_train_norms(struct sched *s, struct generation *g, struct fleet_agent *a, const struct wire_norms *m);
+/* The model with the newest set into a file of the blobs' folder, with its SHA-256 if that is wanted; fn comes once,
+ * later. Takes file. */
+typedef void (*jobs_on_exported)(
+    struct sched *s, int64_t job, yk_err err, const char *why, const char *file, const char *hash);
+void jobs_train_export(struct sched *s, struct job *j, char *file, bool hashed, jobs_on_exported fn);
 void jobs_train_end(struct sched *s, struct job *j);    /* what only an open training needs goes */
 void jobs_train_finish(struct sched *s, struct job *j); /* if its last step is done and safe */
+
+/* ---- jobs_judge.c: what each epoch has made, judged on the samples that a training holds out ---- */
+void jobs_judge_look(
+    struct sched *s, struct job *j); /* a set is safe, or the job runs: there may be something to judge */
+void jobs_judge_done(struct sched *s, struct generation *g, const struct wire_judged *m);
+void jobs_judge_tick(struct sched *s);
+bool jobs_judge_all(const struct training *t); /* nothing is left to judge */
+void jobs_judge_drop(struct sched *s, int64_t job);
 
 /* ---- jobs_sets.c: checkpoint sets ---- */
 void jobs_sets_plan(struct sched *s, struct generation *g); /* how often, before it is loaded */

@@ -105,8 +105,18 @@ static const char events[] = "CREATE VIEW v_events AS SELECT id AS event, job, s
                              "1000.0, 'unixepoch') AS at,"
                              " kind, text FROM job_events ORDER BY id;";
 
+/* Training: what each epoch has made, judged on samples that were held out. */
+static const char epochs[] =
+    "CREATE TABLE epochs (job INTEGER NOT NULL, epoch INTEGER NOT NULL, samples INTEGER NOT NULL, correct INTEGER,"
+    " loss REAL, ms REAL, at_ms INTEGER NOT NULL, PRIMARY KEY (job, epoch)) WITHOUT ROWID;"
+    "CREATE VIEW v_epochs AS SELECT job, epoch, samples, loss AS validation_loss,"
+    " CASE WHEN correct >= 0 AND samples > 0 THEN CAST(correct AS REAL) / samples END AS validation_accuracy, ms,"
+    " strftime('%Y-%m-%dT%H:%M:%fZ', at_ms / 1000.0, 'unixepoch') AS at "
+    "FROM epochs ORDER BY job, epoch;";
+
 /* Forward migrations: entry i brings a database from user_version i to i + 1. */
-static const char *const migrations[] = {store_schema_sql, models_preprocess, jobs_deaths, training, spans, events};
+static const char *const migrations[] = {
+    store_schema_sql, models_preprocess, jobs_deaths, training, spans, events, epochs};
 
 static int64_t pragma_int(sqlite3 *db, const char *sql)
 {

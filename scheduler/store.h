@@ -87,6 +87,11 @@ struct store_step {                                   /* of a training; the newe
     double loss, ms;
 };
 void store_put_step(struct store *s, const struct store_step *t);
+struct store_epoch {                      /* of a training: judged on what was held out; from 1 */
+    int64_t job, epoch, samples, correct; /* correct -1: not counted */
+    double loss, ms;
+};
+void store_put_epoch(struct store *s, const struct store_epoch *t);
 struct store_span { /* of a sampled step; on yoked's clock */
     int64_t stage, microbatch;
     const char *what, *peer; /* peer: a name; "" */
@@ -122,6 +127,8 @@ void store_request_of(struct store *s, int64_t job, store_on_json fn, void *arg)
 /* [{"step","epoch","loss","accuracy","ms"}] of the steps from `first` on, `limit` at most. */
 void store_steps(struct store *s, int64_t job, int64_t first, int64_t limit, store_on_json fn, void *arg);
 
+/* [{"epoch","samples","validation_loss","validation_accuracy","ms"}] of all epochs that were judged. */
+void store_epochs(struct store *s, int64_t job, store_on_json fn, void *arg);
 /* [{"agent","busy_frac","sent_bytes_per_s","link_frac"}]: of the last seconds that stages of the job have told of;
  * link_frac is of the agent's fastest link, NULL if none was measured. */
 void store_use(struct store *s, int64_t job, store_on_json fn, void *arg);
@@ -139,6 +146,7 @@ void store_load_jobs(struct store *s, void (*fn)(void *arg, const struct store_j
 /* The newest checkpoint set of a job; fn is not called if there is none. */
 void store_load_checkpoint(
     struct store *s, int64_t job, void (*fn)(void *arg, int64_t step, int64_t bytes, const char *parts), void *arg);
+int64_t store_last_epoch(struct store *s, int64_t job); /* that was judged; 0: none. As store_load_profile */
 void store_load_profile(struct store *s, const char *graph, const char *agent, const char *backends,
     void (*fn)(void *arg, const struct store_time *t), void *arg); /* any time; short read on the caller's thread */
 

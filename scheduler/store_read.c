@@ -149,6 +149,16 @@ void store_steps(struct store *s, int64_t job, int64_t first, int64_t limit, sto
     ask(s, q, fn, arg);
 }
 
+void store_epochs(struct store *s, int64_t job, store_on_json fn, void *arg)
+{
+    struct query *q = yk_xalloc(sizeof *q);
+    snprintf(q->sql, sizeof q->sql,
+        "SELECT epoch, samples, validation_loss, validation_accuracy, ms FROM v_epochs WHERE job = ?1 ORDER BY epoch");
+    q->params[0] = job;
+    q->n_params = 1;
+    ask(s, q, fn, arg);
+}
+
 /* Stages tell twice a second what they did since they told last. */
 void store_use(struct store *s, int64_t job, store_on_json fn, void *arg)
 {
@@ -300,6 +310,19 @@ void store_load_checkpoint(
     if (st && sqlite3_step(st) == SQLITE_ROW)
         fn(arg, sqlite3_column_int64(st, 0), sqlite3_column_int64(st, 1), text_of(st, 2));
     sqlite3_finalize(st);
+}
+
+int64_t store_last_epoch(struct store *s, int64_t job)
+{
+    sqlite3_stmt *st = NULL;
+    int64_t epoch = 0;
+    sqlite3_prepare_v2(s->reader, "SELECT max(epoch) FROM epochs WHERE job = ?1", -1, &st, NULL);
+    if (st)
+        sqlite3_bind_int64(st, 1, job);
+    if (st && sqlite3_step(st) == SQLITE_ROW)
+        epoch = sqlite3_column_int64(st, 0);
+    sqlite3_finalize(st);
+    return epoch;
 }
 
 void store_load_profile(struct store *s, const char *graph, const char *agent, const char *backends,

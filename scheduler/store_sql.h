@@ -39,6 +39,8 @@
     X(STAGE_TIME, "INSERT INTO stage_times (at_ms, job, plan, pipeline, stage, agent, class, microbatches, compute_ms, " \
                   "wait_ms, sent_bytes, send_ms, codec_error, nonfinite, late) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, " \
                   "?10, ?11, ?12, ?13, ?14, ?15)") \
+    X(EPOCH, "INSERT OR REPLACE INTO epochs (job, epoch, samples, correct, loss, ms, at_ms) VALUES (?1, ?2, ?3, ?4, " \
+             "?5, ?6, ?7)") \
     X(STEP, "INSERT OR REPLACE INTO steps (job, step, epoch, samples, correct, plan, loss, ms, at_ms) VALUES (?1, ?2, ?3, ?4, " \
             "?5, ?6, ?7, ?8, ?9)") \
     X(SPAN, "INSERT INTO spans (job, plan, step, agent, peer, stage, what, microbatch, begin_ms, end_ms, at_ms) VALUES (?1, " \
@@ -47,6 +49,8 @@
     X(CHECKPOINT_REMOVE, "DELETE FROM checkpoints WHERE job = ?1 AND step < ?2") \
     X(TRIM_STEPS, "DELETE FROM steps WHERE at_ms < ?1 OR (job, step) < (SELECT job, step FROM steps ORDER BY job DESC, " \
                   "step DESC LIMIT 1 OFFSET ?2)") \
+    X(TRIM_EPOCHS, "DELETE FROM epochs WHERE at_ms < ?1 OR (job, epoch) < (SELECT job, epoch FROM epochs ORDER BY job DESC, " \
+                   "epoch DESC LIMIT 1 OFFSET ?2)") \
     X(TRIM_SPANS, "DELETE FROM spans WHERE at_ms < ?1 OR id <= (SELECT max(id) FROM spans) - ?2") \
     X(TRIM_EVENTS, "DELETE FROM job_events WHERE at_ms < ?1 OR id <= (SELECT max(id) FROM job_events) - ?2") \
     X(TRIM_TIMES, "DELETE FROM stage_times WHERE at_ms < ?1 OR id <= (SELECT max(id) FROM stage_times) - ?2") \

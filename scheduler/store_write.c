@@ -519,6 +519,21 @@ void store_put_step(struct store *s, const struct store_step *t)
     post(w);
 }
 
+void store_put_epoch(struct store *s, const struct store_epoch *t)
+{
+    struct work *w = work_new(s, STORE_SQL_EPOCH);
+    struct row *r = work_row(w);
+    w->job = t->job;
+    add_i(r, t->job);
+    add_i(r, t->epoch);
+    add_i(r, t->samples);
+    add_i(r, t->correct);
+    add_f(r, t->loss);
+    add_f(r, t->ms);
+    add_i(r, now_ms());
+    post(w);
+}
+
 void store_put_spans(
     struct store *s, int64_t job, int64_t plan, int64_t step, const char *agent, const struct store_span *rows, int n)
 {

@@ -55,6 +55,9 @@ struct training {
     struct training_set saved;                   /* the newest complete set */
     struct training_set coming[TRAINING_COMING]; /* of this generation, incomplete; step 0: free */
     bool exporting;                              /* the trained model is being written */
+    int64_t judged;                              /* epochs, of a training that holds samples out */
+    int64_t judging, judge_until_us;             /* the epoch that the source judges; 0: none */
+    int64_t written;                             /* epochs whose models are there, or being written */
 };
 
 /* The middle of the last steps' times; 0: too few. */

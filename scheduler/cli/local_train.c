@@ -281,7 +281,7 @@ static yk_err check_weights(struct local_train *t, struct yk_diag *why)
 
 static yk_err end_epoch(struct local_train *t, struct sums *sums, struct yk_diag *why)
 {
-    struct local_train_score s = {0};
+    struct judge_score s = {0};
     bool judged = t->judge || t->batches.sampler.held > 0;
     double loss = sums->counted ? sums->loss / (double)sums->counted : 0;
     int64_t epoch = t->step / t->epoch_steps;
@@ -338,7 +338,7 @@ static yk_err run_steps(struct local_train *t, struct yk_diag *why)
 static yk_err finish(struct local_train *t, struct yk_diag *why)
 {
     struct yk_buf file = {0};
-    struct local_train_score s = {0};
+    struct judge_score s = {0};
     yk_err err = check_weights(t, why);
     if (!err && t->test && !(err = local_train_judge(t, t->test, &s, why)) && s.classes && s.samples)
         t->accuracy = (double)s.correct / (double)s.samples;

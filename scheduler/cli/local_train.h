@@ -3,6 +3,7 @@
 #define YK_LOCAL_TRAIN_H
 
 #include "agent/data_ahead.h"
+#include "agent/judge.h"
 #include "common/storage.h"
 #include "kernels/optim_config.h"
 #include "kernels/train.h"
@@ -50,14 +51,8 @@ yk_err local_train_open_trainer(struct local_train *t, struct yk_diag *why);
 /* The file of --output: the imported model with the current parameters, batch normalisation and Dropout as for
  * inference. */
 yk_err local_train_export(struct local_train *t, struct yk_buf *out, struct yk_diag *why);
-struct local_train_score {
-    int64_t samples, correct;
-    double loss;  /* mean; NaN if the model's loss is not computed here */
-    bool classes; /* correct counts */
-};
 /* Runs the model as it would be exported over a set (NULL: the samples that are held out). */
-yk_err local_train_judge(
-    struct local_train *t, struct data_set *set, struct local_train_score *out, struct yk_diag *why);
+yk_err local_train_judge(struct local_train *t, struct data_set *set, struct judge_score *out, struct yk_diag *why);
 
 /* local_train_save.c */
 yk_err local_train_open_storage(struct local_train *t, struct yk_diag *why); /* with --resume: goes on from there */
@@ -65,8 +60,7 @@ yk_err local_train_save(struct local_train *t, struct yk_diag *why);
 
 /* local_train_show.c */
 void local_train_show_step(struct local_train *t, double loss, double ms, double train_accuracy, int64_t samples);
-void local_train_show_epoch(
-    struct local_train *t, double loss, double train_accuracy, const struct local_train_score *s);
+void local_train_show_epoch(struct local_train *t, double loss, double train_accuracy, const struct judge_score *s);
 void local_train_show_end(struct local_train *t);
 yk_err local_train_plot(const struct local_train *t, struct yk_diag *why); /* --plot */
 

@@ -7,7 +7,6 @@
 #include "scheduler/solve.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -139,140 +138,46 @@ yk_err local_train_export(struct local_train *t, struct yk_buf *out, struct yk_d
 
 /* ---- judging ---- */
 
-/* Of scores (n, classes, ...) against ids (n, ...): how many are the largest along axis 1, and the cross-entropy. */
-static void score_ids(
-    const struct local_train *t, const struct tensor *logits, const int64_t *ids, struct local_train_score *s)
+static yk_err judge_all(struct local_train *t, struct judge *j, struct data_ahead *ahead, struct yk_diag *why)
 {
-    const struct shape *shape = &logits->shape;
-    int64_t n = shape->dims[0], classes = shape->dims[1], inner = n && classes ? tensor_count(logits) / n / classes : 0;
-    const float *z = logits->data;
-    for (int64_t i = 0; i < n * inner; i++) {
-        const float *at = z + i / inner * classes * inner + i % inner;
-        int64_t best = 0;
-        double sum = 0;
-        if (ids[i] == t->options.ignore_index)
-            continue;
-        for (int64_t k = 1; k < classes; k++)
-            if (at[k * inner] > at[best * inner])
-                best = k;
-        for (int64_t k = 0; k < classes; k++)
-            sum += exp((double)at[k * inner] - (double)at[best * inner]);
-        s->samples++;
-        s->correct += best == ids[i];
-        if (ids[i] < 0 || ids[i] >= classes)
-            s->loss = NAN;
-        else if (t->options.loss == GRAD_CROSS_ENTROPY)
-            s->loss += log(sum) + (double)at[best * inner] - (double)at[ids[i] * inner];
-        else
-            s->loss -= (double)at[ids[i] * inner];
-    }
-}
-
-static void score_values(
-    const struct local_train *t, const struct tensor *y, const float *want, struct local_train_score *s)
-{
-    int64_t n = y->shape.rank ? y->shape.dims[0] : 1, count = tensor_count(y);
-    const float *z = y->data;
-    double sum = 0;
-    for (int64_t i = 0; i < count; i++) {
-        double a = (double)z[i], b = (double)want[i];
-        if (t->options.loss == GRAD_MSE)
-            sum += (a - b) * (a - b);
-        else if (t->options.loss == GRAD_L1)
-            sum += fabs(a - b);
-        else
-            sum += fmax(a, 0) - a * b + log1p(exp(-fabs(a)));
-    }
-    s->samples += n;
-    s->loss += count ? sum / ((double)count / (double)n) : 0;
-}
-
-static yk_err judge_all(
-    struct local_train *t, struct local *l, struct data_ahead *ahead, struct local_train_score *s, struct yk_diag *why)
-{
-    const struct memplan *plan = exec_plan(l->exec);
     const struct data_ahead_batch *b;
-    struct tensor *outputs = NULL, *in = yk_xalloc(((size_t)plan->n_in + 1) * sizeof *in);
-    int32_t result = 0;
-    const char *name = t->graph->values[t->graph->outputs[t->info.logits_output]].name;
-    yk_err err = local_outputs_alloc(l, l->sizes, &outputs, why);
-    for (int32_t i = 0; i < plan->n_out; i++)
-        if (strcmp(l->graph->values[plan->out[i]].name, name) == 0)
-            result = i;
-    while (!err && !(err = data_ahead_next(ahead, &b, why)) && b) {
-        const struct shapes *shapes;
-        if (l->batch_dim >= 0)
-            l->sizes[l->batch_dim] = b->count;
-        else if (b->count != l->fixed_batch)
-            break; /* a rest that a model with a fixed batch cannot take */
-        if ((err = exec_sizes(l->exec, l->sizes, &shapes, why)))
-            break;
-        for (int32_t i = 0; i < plan->n_in; i++)
-            in[i] = local_samples(l, t->set, b, plan->in[i], shapes);
-        for (int32_t i = 0; i < plan->n_out; i++)
-            outputs[i].shape = shapes->of[plan->out[i]];
-        if ((err = exec_run(l->exec, l->sizes, in, outputs, 0, why)))
-            break;
-        if (t->ids)
-            score_ids(t, &outputs[result], b->y, s);
-        else
-            score_values(t, &outputs[result], b->y, s);
+    yk_err err;
+    while (!(err = data_ahead_next(ahead, &b, why)) && b && !(err = judge_add(j, t->set, b->x, b->y, b->count, why)))
         progress_show(&t->bar, 0, 0, "validation");
-    }
-    for (int32_t i = 0; outputs && i < plan->n_out; i++)
-        free(outputs[i].data);
-    free(outputs);
-    free(in);
     return err;
 }
 
-/* Weights are read where the trainer has them: folded or packed ones would be a second model beside it. */
-static yk_err open_judge(struct local *l, int64_t microbatch, struct yk_diag *why)
+yk_err local_train_judge(struct local_train *t, struct data_set *set, struct judge_score *out, struct yk_diag *why)
 {
-    void **where_they_are = yk_try_alloc((size_t)l->graph->n_values + 1, sizeof *where_they_are);
-    struct exec_config config = {
-        .graph = l->graph, .max_sizes = l->sizes, .backends = &l->backends, .variable = where_they_are};
-    if (l->batch_dim >= 0)
-        l->sizes[l->batch_dim] = microbatch;
-    yk_err err =
-        where_they_are ? exec_open(&config, &l->exec, why) : yk_fail(why, YK_NOMEM, "no memory to judge the model");
-    free(where_they_are);
-    return err;
-}
-
-yk_err local_train_judge(
-    struct local_train *t, struct data_set *set, struct local_train_score *out, struct yk_diag *why)
-{
-    struct local l = {.backends = t->env.backends, .pool = t->env.pool};
+    struct graph *g = NULL;
+    struct judge *j = NULL;
     struct data_ahead *ahead = NULL;
-    struct local_train_score s = {.classes = t->ids};
     int64_t held = t->batches.sampler.held, count = set ? data_count(set) : held;
-    int64_t microbatch = t->batch_dim < 0 ? t->env.fixed_batch : YK_MIN(t->microbatch, YK_MAX(count, 1));
-    yk_err err = current(t, &l.graph, why);
+    yk_err err = current(t, &g, why);
     if (!err)
-        err = passes_train(l.graph, fold_eval, NULL, why);
+        err = passes_train(g, fold_eval, NULL, why);
     if (err)
         goto out;
-    l.batch_dim = graph_batch_dim(l.graph, &l.fixed_batch);
-    l.sizes = yk_xalloc(((size_t)l.graph->n_syms + 1) * sizeof *l.sizes);
-    for (int32_t i = 0; i < l.graph->n_syms; i++) {
-        int32_t sym = graph_find_sym(t->graph, l.graph->syms[i]);
-        l.sizes[i] = sym >= 0 ? t->sizes[sym] : 1;
-    }
-    if ((err = open_judge(&l, microbatch, why)))
+    const struct judge_config c = {.graph = g,
+        .like = t->graph,
+        .like_sizes = t->sizes,
+        .backends = &t->env.backends,
+        .microbatch = t->microbatch,
+        .samples = count,
+        .output = t->graph->values[t->graph->outputs[t->info.logits_output]].name,
+        .loss = t->options.loss,
+        .ignore_index = t->options.ignore_index};
+    if ((err = judge_open(&c, &j, why)))
         goto out;
-    err = set ? data_ahead_open(set, 0, count, microbatch, 2, &ahead, why)
-              : data_ahead_held(&t->batches, microbatch, 2, &ahead, why);
+    err = set ? data_ahead_open(set, 0, count, judge_microbatch(j), 2, &ahead, why)
+              : data_ahead_held(&t->batches, judge_microbatch(j), 2, &ahead, why);
     if (!err)
-        err = judge_all(t, &l, ahead, &s, why);
-    if (!err && s.samples) {
-        s.loss /= (double)s.samples;
-        *out = s;
-    }
+        err = judge_all(t, j, ahead, why);
+    if (!err && judge_score(j).samples)
+        *out = judge_score(j);
 out:
     data_ahead_close(ahead);
-    exec_close(l.exec);
-    free(l.sizes);
-    graph_close(l.graph);
+    judge_close(j);
+    graph_close(g);
     return err;
 }

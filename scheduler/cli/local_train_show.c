@@ -52,8 +52,7 @@ void local_train_show_step(struct local_train *t, double loss, double ms, double
     progress_show(&t->bar, t->step, t->total_steps, text);
 }
 
-void local_train_show_epoch(
-    struct local_train *t, double loss, double train_accuracy, const struct local_train_score *s)
+void local_train_show_epoch(struct local_train *t, double loss, double train_accuracy, const struct judge_score *s)
 {
     char accuracy[40] = "", judged[96] = "";
     if (train_accuracy >= 0)
@@ -64,6 +63,20 @@ void local_train_show_epoch(
     else if (s && s->samples)
         snprintf(judged, sizeof judged, ", validation loss %.4f", s->loss);
     progress_end(&t->bar);
+    if (t->cli->o.json && s && s->samples) {
+        struct yk_buf buf = {0};
+        struct json_out out;
+        json_out_init(&out, &buf, 0);
+        json_open(&out, '{');
+        json_put_key(&out, "epoch");
+        json_put_i64(&out, epoch_of(t));
+        json_put_key(&out, "validation_loss");
+        json_put_f64(&out, s->loss);
+        json_put_key(&out, "validation_accuracy");
+        json_put_f64(&out, s->classes ? (double)s->correct / (double)s->samples : NAN);
+        json_close(&out, '}');
+        put_line(&buf);
+    }
     fprintf(stderr, "epoch %" PRId64 " of %" PRId64 ": loss %.4f%s%s, %.0f images/s\n", epoch_of(t), t->ask.epochs,
         loss, accuracy, judged, rate(t));
 }

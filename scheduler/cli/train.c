@@ -15,7 +15,9 @@
 
 struct training {
     struct cli *c;
-    int64_t steps; /* told so far */
+    int64_t steps;   /* told so far */
+    int64_t judged;  /* epochs, told so far */
+    double accuracy; /* of the last that was judged; NaN: of none */
     float *losses;
     double last_loss;
 };
@@ -50,6 +52,27 @@ static yk_err check(struct cli *c, double *share, struct yk_diag *why)
 
 /* ---- following ---- */
 
+/* Tells what was made of the epochs that are new. */
+static void tell_epochs(struct training *t, const char *id)
+{
+    struct json *rows = NULL;
+    char *path = job_path(id, "/epochs");
+    if (cli_rest_call(t->c, "GET", path, NULL, &rows, NULL) != YK_OK)
+        rows = NULL;
+    free(path);
+    for (size_t i = 0; i < json_len(rows); i++) {
+        const struct json *row = json_at(rows, i);
+        int64_t epoch = json_i64(json_find(row, "epoch"), 0);
+        double loss = json_f64(json_find(row, "validation_loss"), NAN);
+        if (epoch <= t->judged)
+            continue;
+        t->judged = epoch;
+        t->accuracy = json_f64(json_find(row, "validation_accuracy"), NAN);
+        train_judge_tell(t->c, epoch, loss, t->accuracy);
+    }
+    json_free(rows);
+}
+
 /* Tells the steps that are new: lines for programs, the last one's loss for the bar. */
 static void tell_steps(void *arg, const char *id, char *text, size_t size)
 {
@@ -76,10 +99,13 @@ static void tell_steps(void *arg, const char *id, char *text, size_t size)
         more = json_len(rows) == STEPS_PAGE;
         json_free(rows);
     }
+    tell_epochs(t, id);
     fflush(stdout);
     size_t used = strlen(text);
     if (t->steps && used + 1 < size)
-        snprintf(text + used, size - used, ", loss %.4f", t->last_loss);
+        used += (size_t)snprintf(text + used, size - used, ", loss %.4f", t->last_loss);
+    if (!isnan(t->accuracy) && used + 1 < size)
+        snprintf(text + used, size - used, ", validation accuracy %.4f", t->accuracy);
 }
 
 /* The newest training of the model that has not ended. id: 24 bytes. */
@@ -172,7 +198,7 @@ int cli_train(struct cli *c)
     struct yk_buf body = {0}, model = {0};
     struct json_out out;
     struct json *row = NULL;
-    struct training t = {.c = c};
+    struct training t = {.c = c, .accuracy = NAN};
     char id[24] = "";
     if (!c->o.data && !c->o.resume) {
         fprintf(stderr, "yoke: train needs --data=PATH or a name under a data root of --source\n");
@@ -218,7 +244,7 @@ int cli_train(struct cli *c)
     if (!err && c->o.plot)
         err = plot(&t, &why);
     if (!err) {
-        struct train_score score = {NAN, NAN};
+        struct train_score score = {.test = NAN, .held = t.accuracy};
         if (!(c->o.val && strcmp(c->o.val, "none") == 0))
             train_judge(c, id, &model, &score);
         if (!isnan(score.held))

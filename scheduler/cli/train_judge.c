@@ -123,7 +123,7 @@ static void judge_all(struct cli *c, const char *id, const struct json *request,
     if ((named ? has_test(c, id) : c->o.data != NULL) &&
         accuracy_of(c, named ? data : NULL, TEST_SPLIT, &out->test, &why))
         fprintf(stderr, "no test split judges it: %s\n", why.text);
-    if (share <= 0)
+    if (share <= 0 || !isnan(out->held)) /* the source has done it */
         return;
     char *held = yk_xasprintf("held:%.17g:%" PRId64 ":%s", share, json_i64(json_find(train, "seed"), 0), split);
     if (accuracy_of(c, data, held, &out->held, &why))
@@ -138,7 +138,6 @@ void train_judge(struct cli *c, const char *id, const struct yk_buf *model, stru
     char *was = c->args.at[0], *name = yk_xasprintf("%.80s@%s", was, id), *plan = c->o.plan, *source = c->o.source;
     char *path = job_path(id, "/request");
     int64_t batch = c->o.batch;
-    *out = (struct train_score){NAN, NAN};
     yk_err err = cli_rest_call(c, "GET", path, NULL, &request, &why);
     const char *loss = json_str(json_find(json_find(request, "train"), "loss"), "cross-entropy");
     bool classes = strcmp(loss, "cross-entropy") == 0 || strcmp(loss, "nll") == 0;
@@ -159,4 +158,29 @@ void train_judge(struct cli *c, const char *id, const struct yk_buf *model, stru
     json_free(request);
     free(path);
     free(name);
+}
+
+void train_judge_tell(struct cli *c, int64_t epoch, double loss, double accuracy)
+{
+    if (c->o.json) {
+        struct yk_buf b = {0};
+        struct json_out out;
+        json_out_init(&out, &b, 0);
+        json_open(&out, '{');
+        json_put_key(&out, "epoch");
+        json_put_i64(&out, epoch);
+        json_put_key(&out, "validation_loss");
+        json_put_f64(&out, loss);
+        json_put_key(&out, "validation_accuracy");
+        json_put_f64(&out, accuracy);
+        json_close(&out, '}');
+        printf("%.*s\n", (int)b.len, (const char *)b.data);
+        yk_buf_free(&b);
+    }
+    if (c->tty)
+        return;
+    fprintf(stderr, "epoch %" PRId64 ": validation loss %.4f", epoch, loss);
+    if (!isnan(accuracy))
+        fprintf(stderr, ", accuracy %.4f", accuracy);
+    fputc('\n', stderr);
 }

@@ -10,6 +10,10 @@ struct train_score {
 
 /* By batch jobs of the fleet over data that training `id` names itself, so that who follows it later needs no flags for
  * it; of uploaded data the test split is read at --data. What does not judge is said on standard error. */
+/* out comes with what is known; NaN: it is not. */
 void train_judge(struct cli *c, const char *id, const struct yk_buf *model, struct train_score *out);
+/* What an epoch (from 1) has made, judged on what is held out, as a line of --json, and one for people unless a bar
+ * stands there. accuracy NaN: none. */
+void train_judge_tell(struct cli *c, int64_t epoch, double loss, double accuracy);
 
 #endif

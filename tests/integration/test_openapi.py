@@ -109,7 +109,7 @@ def test_answers_are_as_documented():
         done = fleet.yoke("--json", "batch", "fmnist", f"--data={data}", "--batch=8", f"--output={fleet.dir / 'y.npy'}").last()
         job = done["job"]
         _check(fleet, "GET", f"/v1/jobs/{job}", "/v1/jobs/{job}")
-        for tail in ("events", "plan", "outputs", "request", "steps", "use"):
+        for tail in ("events", "plan", "outputs", "request", "steps", "epochs", "use"):
             _check(fleet, "GET", f"/v1/jobs/{job}/{tail}", "/v1/jobs/{job}/" + tail)
         _check(fleet, "GET", f"/v1/jobs/{job}/timeline", "/v1/jobs/{job}/timeline")
         _check(fleet, "GET", "/v1/jobs/999", "/v1/jobs/{job}", status=404)

@@ -117,6 +117,11 @@ class Trainings:
         _, model = self.fleet.request("GET", f"/v1/jobs/{job}/output", raw=True)
         return hashlib.sha256(model).hexdigest(), [s["loss"] for s in steps]
 
+    def epochs(self, job):
+        """What validation said of each epoch."""
+        _, rows = self.fleet.request("GET", f"/v1/jobs/{job}/epochs")
+        return [[row[k] for k in ("epoch", "samples", "validation_loss", "validation_accuracy")] for row in rows]
+
     def run(self, plan, **train):
         return self.result(self.submit(plan, **train))
 
@@ -160,6 +165,17 @@ def test_every_cut():
             cuts += 1
             assert t.result(job) == want, place
         assert cuts >= t.forward * 3 // 4, cuts
+
+
+def test_another_model_goes():
+    """What a training goes on from stays where it is when another model is removed, as the end of another training does."""
+    def breaks(t):
+        other = t.fleet.dir / "other.onnx"
+        harness.yoke("model", "new", "mlp", "--classes=10", "--input=1x28x28", "--seed=4", other)
+        t.fleet.add_model(other, "other")
+        t.fleet.yoke("model", "remove", "other")
+        t.fleet.kill("b")
+    disturbed(breaks)
 
 
 def disturbed(breaks, names=("a", "b"), **train):
@@ -222,10 +238,13 @@ def recovered_in_time(t, job):
 
 
 def test_random_kills():
-    """SIGKILL of the second stage, the source and yoked at random moments: parameters and losses of the undisturbed training."""
-    with Trainings(["a", "b"], emulate={"gflops": 2, "memory_bytes": 4_000_000_000}, epochs=3) as t:
+    """SIGKILL of the second stage, the source and yoked at random moments: parameters, losses and validation of the
+    undisturbed training."""
+    with Trainings(["a", "b"], emulate={"gflops": 2, "memory_bytes": 4_000_000_000}, epochs=3, val=0.1) as t:
         plan = t.cut("ab", [3])
-        want = t.run(plan)
+        job = t.submit(plan)
+        want, judged = t.result(job), t.epochs(job)
+        assert [row[0] for row in judged] == [1, 2, 3], judged
         for seed in range(SEED, SEED + (20 if harness.FULL else 3)):
             rng = random.Random(seed)
             who = ("b", "a", "yoked")[(seed - SEED) % 3]
@@ -241,6 +260,7 @@ def test_random_kills():
             got = t.result(job)
             undone = [i for i, (x, y) in enumerate(zip(got[1], want[1])) if x != y]
             assert got == want, (seed, who, undone, got[0] == want[0], len(got[1]), len(want[1]), t.events(job))
+            assert t.epochs(job) == judged, (seed, who, t.epochs(job), judged, t.events(job))
             if who == "b":
                 recovered_in_time(t, job)
             t.fleet.wait_alive("a", "b", seconds=60)
@@ -311,13 +331,20 @@ def test_judged_as_local():
         flags = ["--epochs=2", "--batch=16", "--microbatch=4", "--seed=5", "--json"]
         seen = set()
         for path, val in ((few, []), (few, ["--val=0.3"]), (both, []), (both, ["--val=0.3"]), (both, ["--val=none"])):
-            local = harness.local("train", t.fleet.dir / "model.onnx", f"--data={path}", *flags, *val, "--threads=1",
-                                  f"--plan={whole_plan}").last()
+            alone = harness.local("train", t.fleet.dir / "model.onnx", f"--data={path}", *flags, *val, "--threads=1",
+                                  f"--plan={whole_plan}")
+            local = alone.last()
             for data in ([f"--data={path.name}", "--source=a"], [f"--data={path}"]):
                 ours = t.fleet.yoke("train", "model", *data, *flags, *val, f"--plan={plan}")
                 for key in ("final_loss", "test_accuracy"):
                     assert ours.last()[key] == local[key], (path, val, data, ours.last(), local)
                 assert ("validation accuracy" in ours.err) == ("--val=0.3" in val), ours.err
+                if "--val=0.3" in val: # every epoch, to the bit, and kept
+                    of = [[r for r in map(json.loads, d.out.splitlines()) if "epoch" in r] for d in (ours, alone)]
+                    assert of[0] == of[1] and [r["epoch"] for r in of[0]] == [1, 2], of
+                    db = sqlite3.connect(f"file:{t.fleet.db}?mode=ro", uri=True)
+                    rows = db.execute("select epoch, validation_loss, validation_accuracy from v_epochs where job = ?", [ours.last()["job"]])
+                    assert [list(r) for r in rows] == [list(r.values()) for r in of[0]], of
             seen.add(local["test_accuracy"])
         assert len(seen) == 4 and None in seen, seen
         # What has no test split is not asked for it: no job fails for that.

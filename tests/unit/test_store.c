@@ -203,7 +203,7 @@ static void schema_has_its_version(void **state)
     struct here *h = *state;
     char text[64];
     outside(h, "PRAGMA user_version", text, sizeof(text));
-    assert_string_equal(text, "6");
+    assert_string_equal(text, "7");
     outside(h, "PRAGMA journal_mode", text, sizeof(text));
     assert_string_equal(text, "wal");
     outside(h,
@@ -245,7 +245,7 @@ static void older_schema_goes_on(void **state)
     store_load_models(h->s, on_old_model, &n);
     assert_int_equal(n, 1);
     outside(h, "PRAGMA user_version", text, sizeof(text));
-    assert_string_equal(text, "6");
+    assert_string_equal(text, "7");
     outside(h, "SELECT model || coalesce(preprocess, '-') FROM v_models", text, sizeof(text));
     assert_string_equal(text, "old-");
 }
@@ -283,6 +283,9 @@ static void steps_and_checkpoints(void **state)
     for (int64_t i = 1; i <= 3; i++)
         store_put_checkpoint(h->s, 5, 4 * i, 100 * i, "[]", on_durable, &durable);
     store_put_checkpoint(h->s, 6, 99, 1, "[]", on_durable, &durable);
+    assert_int_equal(store_last_epoch(h->s, 5), 0);
+    for (int64_t i = 1; i <= 3; i++)
+        store_put_epoch(h->s, &(struct store_epoch){5, i, 8, i == 3 ? -1 : 2 * i, i == 2 ? (double)NAN : 0.5, 3.0});
     store_remove_checkpoints(h->s, 5, 8);
     settle(h);
     assert_int_equal(durable, 4);
@@ -295,6 +298,11 @@ static void steps_and_checkpoints(void **state)
     assert_string_equal(text, "10 1 2.25");
     outside(h, "SELECT loss FROM v_steps WHERE step = 1", text, sizeof(text));
     assert_string_equal(text, "1.125");
+    assert_int_equal(store_last_epoch(h->s, 5), 3);
+    outside(h,
+        "SELECT group_concat(ifnull(validation_loss, '-') || ' ' || ifnull(validation_accuracy, '-')) FROM v_epochs",
+        text, sizeof(text));
+    assert_string_equal(text, "0.5 0.25,- 0.5,0.5 -");
 }
 
 /* A step's picture begins with its first span and shows the newest plan; rows are agents, then data, then links. */
@@ -370,7 +378,8 @@ static void newer_schema_is_refused(void **state)
     assert_int_equal(sqlite3_open(h->path, &db), SQLITE_OK);
     /* And an older one is brought forward: this is what schema 2 was. */
     assert_int_equal(sqlite3_exec(db,
-                         "DROP VIEW v_events; DROP VIEW v_spans; DROP TABLE spans; DROP VIEW v_steps; DROP VIEW "
+                         "DROP VIEW v_epochs; DROP TABLE epochs; DROP VIEW v_events; DROP VIEW v_spans; DROP TABLE "
+                         "spans; DROP VIEW v_steps; DROP VIEW "
                          "v_checkpoints; DROP TABLE "
                          "steps; DROP TABLE checkpoints; "
                          "ALTER TABLE jobs DROP COLUMN deaths; PRAGMA user_version = 2",
