@@ -15,7 +15,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MAX_CHANNELS 4096
 #define BLOCK_BYTES 16384
 #define NPY_NAME 208 /* bytes of the name of a file of samples */
 
@@ -112,17 +111,45 @@ static void normalise_plane(const struct data_set *d, int64_t channel, float *x,
         x[k] = (float)(((double)x[k] - mean) / std);
 }
 
+/* Samples that were images elsewhere. */
+static yk_err set_pixels(struct data_set *d, const struct data_pixels *p, struct yk_diag *why)
+{
+    char text[128];
+    shape_text(&d->sample, text, sizeof text);
+    bool bytes = d->sample.dtype == DT_U8;
+    if (d->sample.rank != 3 || (d->sample.dtype != DT_F32 && !bytes))
+        return yk_fail(why, YK_INVAL, "pixels need images (channels, height, width), the samples are %s", text);
+    d->told = true;
+    d->nhwc = p->nhwc;
+    d->channels = d->sample.dims[p->nhwc ? 2 : 0];
+    if (p->n != d->channels)
+        return yk_fail(why, YK_INVAL, "black has %d values, the samples are %s, %s", p->n, text,
+            p->nhwc ? "channels last" : "channels first");
+    free(d->black);
+    d->black = yk_xalloc((size_t)d->channels * sizeof *d->black);
+    for (int c = 0; c < p->n; c++) {
+        d->black[c] = (float)p->black[c];
+        if (bytes && d->black[c] != 0)
+            return yk_fail(why, YK_INVAL, "black is %g, the samples are bytes, whose black is 0", p->black[c]);
+    }
+    return YK_OK;
+}
+
 static yk_err set_options(struct data_set *d, const struct data_options *o, struct yk_diag *why)
 {
     d->channels = d->sample.rank >= 3 ? d->sample.dims[0] : 1;
-    if (d->sample.rank == 3 && d->channels >= 1 && d->channels <= MAX_CHANNELS)
+    if (d->sample.rank == 3 && d->channels >= 1 && d->channels <= DATA_MAX_CHANNELS)
         d->black = yk_xalloc((size_t)d->channels * sizeof *d->black);
+    if (o && o->pixels)
+        return o->n_mean || o->n_std ? yk_fail(why, YK_INVAL, "these samples are normalised: no mean and std")
+                                     : set_pixels(d, o->pixels, why);
     if (!o || (!o->n_mean && !o->n_std))
         return YK_OK;
     if (d->sample.dtype != DT_F32)
         return yk_fail(why, YK_INVAL, "--mean and --std need images, the data is %s", dtype_name(d->sample.dtype));
-    if (d->channels < 1 || d->channels > MAX_CHANNELS)
-        return yk_fail(why, YK_LIMIT, "%" PRId64 " channels; --mean and --std take 1 to %d", d->channels, MAX_CHANNELS);
+    if (d->channels < 1 || d->channels > DATA_MAX_CHANNELS)
+        return yk_fail(
+            why, YK_LIMIT, "%" PRId64 " channels; --mean and --std take 1 to %d", d->channels, DATA_MAX_CHANNELS);
     yk_err err = per_channel("mean", o->mean, o->n_mean, d->channels, &d->mean, why);
     if (!err)
         err = per_channel("std", o->std, o->n_std, d->channels, &d->std, why);

@@ -20,6 +20,14 @@ struct data_target { /* what the model's input takes; for images */
     int64_t dims[YK_MAX_RANK]; /* with the batch; 0: any */
 };
 
+#define DATA_MAX_CHANNELS 4096
+
+struct data_pixels {                 /* of samples that are images */
+    double black[DATA_MAX_CHANNELS]; /* what a black pixel is in them, by channel */
+    int n;
+    bool nhwc; /* else NCHW */
+};
+
 struct data_options {
     const char *split;                   /* "t10k" (default), "test", "val" or "train", of sets that have splits; see
                                           * data_split for what else */
@@ -27,8 +35,9 @@ struct data_options {
     int n_mean, n_std;                   /* 0, 1 (all channels) or the number of channels */
     const struct preprocess *preprocess; /* of images; NULL: none */
     const struct data_target *target;    /* images without a size of their own take this one; NULL: not known */
-    const char *input; /* NULL, or the input of several whose samples are wanted: NAME.npy, not x.npy */
-    bool samples_only; /* y.npy is not looked at */
+    const char *input;                /* NULL, or the input of several whose samples are wanted: NAME.npy, not x.npy */
+    bool samples_only;                /* y.npy is not looked at */
+    const struct data_pixels *pixels; /* what data_pixels said of the set whose samples these are; NULL: not known */
 };
 
 struct data_input { /* of a model */
@@ -97,6 +106,9 @@ yk_err data_read(struct data_set *d, int64_t first, int64_t count, void *x, void
 #define DATA_NO_TRUTH \
     "the data set has no labels: training needs {train,t10k}-labels-idx1-ubyte, y.npy or folders of images by class"
 
+/* How the pixels of the first input's samples lie, for who opens the same samples as .npy. False: they are no images.
+ */
+bool data_pixels(const struct data_set *d, struct data_pixels *out);
 /* Whether this can be done to the samples. */
 yk_err data_augmentable(const struct data_set *d, const struct augment *a, struct yk_diag *why);
 /* Samples of one input alone. */

@@ -25,6 +25,7 @@ struct data_set {
     double *mean, *std; /* per channel, or NULL */
     int64_t channels;
     float *black;               /* per channel; of samples that may be images and are not of `images` */
+    bool told, nhwc;            /* data_options.pixels said so; channels last */
     struct data_images *images; /* all of the set, if it is one of images */
     struct data_cifar *cifar;
     void *scratch;         /* one sample; of data_read_augmented, NULL until then */

@@ -60,13 +60,26 @@ static bool view_of(const struct data_set *d, struct augment_view *out)
         data_images_view(d->images, out);
         return true;
     }
-    if (!d->black || d->sample.dtype != DT_F32)
+    if (!d->black || (d->sample.dtype != DT_F32 && !d->told))
         return false;
     *out = (struct augment_view){.channels = d->channels,
-        .height = d->sample.dims[1],
-        .width = d->sample.dims[2],
-        .element = sizeof(float),
-        .black = d->black};
+        .height = d->sample.dims[d->nhwc ? 0 : 1],
+        .width = d->sample.dims[d->nhwc ? 1 : 2],
+        .nhwc = d->nhwc,
+        .element = dtype_bytes(d->sample.dtype),
+        .black = d->black}; /* of bytes zeros, in any type */
+    return true;
+}
+
+bool data_pixels(const struct data_set *d, struct data_pixels *out)
+{
+    struct augment_view v;
+    if (!view_of(d, &v))
+        return false;
+    out->n = (int)v.channels;
+    out->nhwc = v.nhwc;
+    for (int c = 0; c < out->n; c++)
+        out->black[c] = v.element == 1 ? ((const uint8_t *)v.black)[c] : ((const float *)v.black)[c];
     return true;
 }
 

@@ -74,6 +74,25 @@ static yk_err check_whole(const struct pipeline *p, const struct source_input *i
         why, YK_INVAL, "the data is %s, the model's input '%.80s' takes %s", a, input_name(p, in->position), b);
 }
 
+/* What an upload says of its pixels. *out: free() it; NULL if that is nothing. */
+static yk_err pixels_of(const struct source_data *d, const struct source_input *in, const struct wire_run *w,
+    struct data_pixels **out, struct yk_diag *why)
+{
+    *out = NULL;
+    if (!w->black.n)
+        return YK_OK;
+    if (d->n > 1 || !in->blob)
+        return yk_fail(why, YK_INVAL, "pixels are said of uploaded data of one input");
+    if (w->black.n > DATA_MAX_CHANNELS)
+        return yk_fail(why, YK_LIMIT, "black has %zu values; the limit is %d", w->black.n, DATA_MAX_CHANNELS);
+    struct data_pixels *p = yk_xalloc(sizeof *p);
+    p->n = (int)w->black.n;
+    p->nhwc = w->nhwc;
+    memcpy(p->black, w->black.at, w->black.n * sizeof *p->black);
+    *out = p;
+    return YK_OK;
+}
+
 static yk_err open_one(struct source_data *d, struct source_input *in, const struct pipeline *p,
     const struct wire_run *w, struct yk_diag *why)
 {
@@ -104,9 +123,14 @@ static yk_err open_one(struct source_data *d, struct source_input *in, const str
     if (d->n > 1 && (o.n_mean || o.n_std))
         return yk_fail(why, YK_INVAL, "mean and std are for models of one input, this one has %d", d->n);
     bool labels = d->labels && !d->labelled;
+    struct data_pixels *pixels;
+    if ((err = pixels_of(d, in, w, &pixels, why)))
+        return err;
+    o.pixels = pixels;
     err = in->blob ? data_open_memory(cache_data(in->blob), cache_len(in->blob), labels ? cache_data(d->labels) : NULL,
                          labels ? cache_len(d->labels) : 0, &o, &in->set, why)
                    : data_open_below((const char *const *)p->agent->data_roots, w->data, &o, &in->set, why);
+    free(pixels);
     if (!err && w->images_only && !data_note(in->set))
         err = yk_fail(why, YK_INVAL,
             "the data holds no JPEG or PNG: --preset, --preprocess, --resize, --crop and --interpolation (REST: "

@@ -190,7 +190,9 @@
     F(I64S, done, _)          /* microbatches that already have a result, as [first, last] pairs */ \
     F(BOOL, want_outputs, _) F(BOOL, want_accuracy, _) F(I64, timeout_ms, _) \
     F(I64, batch, _) F(I64, step, _) /* of a training: samples of a step, and the step to begin with; count is 0 */ \
-    F(BOOL, images_only, _)   /* preprocess is the client's wish, which data without images does not fulfil */
+    F(BOOL, images_only, _)   /* preprocess is the client's wish, which data without images does not fulfil */ \
+    F(F64S, black, _)         /* uploaded samples are images: a black pixel of them, by channel; empty: not told */ \
+    F(BOOL, nhwc, _)          /* of those: channels last */
 /* source -> yoked: the data set was opened. */
 #define WIRE_run_started(F) F(I64, generation, _) F(STR, job, _) F(I64, samples, _) F(I64, microbatches, _) \
     F(I64, steps, _) F(I64, epoch_steps, _) /* of a training: all, and of one epoch; samples are those of an epoch */ \

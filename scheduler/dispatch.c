@@ -230,6 +230,8 @@ static yk_err send_run(struct sched *s, struct generation *g, bool learn)
                                : "t10k",
         .mean = {j->mean, (size_t)j->n_mean},
         .std = {j->std, (size_t)j->n_std},
+        .black = {j->black, (size_t)j->n_black},
+        .nhwc = j->nhwc,
         .preprocess = j->preprocess ? j->preprocess
                       : model       ? model->preprocess
                                     : NULL,

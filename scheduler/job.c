@@ -85,6 +85,7 @@ void job_free(struct job *j)
     job_data_free_outputs(j);
     free(j->mean);
     free(j->std);
+    free(j->black);
     free(j->done_map);
     plan_free(j->forced);
     training_free(j->training);
@@ -157,9 +158,36 @@ static yk_err parse_sizes(const struct json *o, struct job *j, struct yk_diag *w
     return YK_OK;
 }
 
+/* {"black": [..], "layout": "nchw"} of uploaded samples that were images. */
+static yk_err parse_pixels(const struct json *o, struct job *j, bool blob, struct yk_diag *why)
+{
+    static const char *const known[] = {"black", "layout", NULL};
+    const char *layout = "nchw";
+    if (!o || json_kind(o) == JSON_NULL)
+        return YK_OK;
+    if (json_kind(o) != JSON_OBJECT)
+        return yk_fail(why, YK_INVAL, "data.pixels is {\"black\": [NUMBER, ...], \"layout\": \"nchw\"}");
+    yk_err err = json_only(o, known, why);
+    if (!err)
+        err = get_numbers(o, "black", &j->black, &j->n_black, why);
+    if (!err)
+        err = json_get_str(o, "layout", false, &layout, why);
+    if (err)
+        return err;
+    j->nhwc = strcmp(layout, "nhwc") == 0;
+    if (!j->nhwc && strcmp(layout, "nchw") != 0)
+        return yk_fail(why, YK_INVAL, "data.pixels.layout is nchw or nhwc, not '%.60s'", layout);
+    if (!j->n_black)
+        return yk_fail(why, YK_INVAL, "data.pixels.black is missing: a number for each channel");
+    if (!blob || j->n_mean || j->n_std)
+        return yk_fail(why, YK_INVAL, "data.pixels goes with data.blob, whose samples are normalised already");
+    return YK_OK;
+}
+
 static yk_err parse_data(const struct json *d, struct job *j, struct yk_diag *why)
 {
-    static const char *const known[] = {"blob", "inputs", "labels", "name", "split", "mean", "std", "preprocess", NULL};
+    static const char *const known[] = {
+        "blob", "inputs", "labels", "name", "split", "mean", "std", "preprocess", "pixels", NULL};
     char *blob = NULL;
     const struct json *inputs = json_find(d, "inputs");
     if (!d || json_kind(d) != JSON_OBJECT)
@@ -180,6 +208,8 @@ static yk_err parse_data(const struct json *d, struct job *j, struct yk_diag *wh
         err = get_numbers(d, "std", &j->std, &j->n_std, why);
     if (!err)
         err = preprocess_normal(json_find(d, "preprocess"), &j->preprocess, why);
+    if (!err)
+        err = parse_pixels(json_find(d, "pixels"), j, blob != NULL, why);
     if (!err && (blob != NULL) + (j->data != NULL) + (inputs != NULL) != 1)
         err = yk_fail(why, YK_INVAL, "data has one of blob, inputs and name");
     if (!err && blob && !hash_is_hex(blob))

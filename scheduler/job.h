@@ -78,9 +78,10 @@ struct job {
         int64_t value;
     } * given; /* sizes of named dimensions, as asked */
     int n_given;
-    int64_t *sizes; /* by named dimension of the graph, 0 unknown; NULL until it is resolved */
-    double *mean, *std;
-    int n_mean, n_std;
+    int64_t *sizes;             /* by named dimension of the graph, 0 unknown; NULL until it is resolved */
+    double *mean, *std, *black; /* black: of uploaded images, as wire_list.h says of run */
+    int n_mean, n_std, n_black;
+    bool nhwc;
     struct training *training; /* of a train job; NULL */
     struct plan *forced;       /* given by the client; NULL */
     char **forms;              /* fixed at the first plan */

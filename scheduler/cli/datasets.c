@@ -145,6 +145,39 @@ static yk_err upload_inputs(struct cli *c, const struct data_set *set, const str
     return err;
 }
 
+/* What is to be done to uploaded pictures must be possible with the pixels that they became. */
+static yk_err check_augment(struct cli *c, const struct data_set *set, bool *any, struct yk_diag *why)
+{
+    struct augment a = {0};
+    yk_err err = c->o.train.augment ? augment_spec_parse(c->o.train.augment, &a, why) : YK_OK;
+    *any = augment_spec_any(&a);
+    if (!err && a.smallest > 0 && data_note(set))
+        err = yk_fail(why, YK_UNSUPPORTED,
+            "--augment: random-resized-crop cuts the picture files themselves, an upload has the pixels that they "
+            "become: put %s under a --data-root of an agent and name it with --source, or use pad-crop",
+            c->o.data);
+    return err ? err : data_augmentable(set, &a, why);
+}
+
+/* "pixels": what an augmentation must know of samples that were images. */
+static void put_pixels(const struct data_set *set, struct json_out *out)
+{
+    struct data_pixels *p = yk_xalloc(sizeof *p);
+    if (data_pixels(set, p)) {
+        json_put_key(out, "pixels");
+        json_open(out, '{');
+        json_put_key(out, "black");
+        json_open(out, '[');
+        for (int i = 0; i < p->n; i++)
+            json_put_f64(out, p->black[i]);
+        json_close(out, ']');
+        json_put_key(out, "layout");
+        json_put_str(out, p->nhwc ? "nhwc" : "nchw");
+        json_close(out, '}');
+    }
+    free(p);
+}
+
 /* The set as a client sees it: read whole, so that any format becomes .npy files. */
 static yk_err submit_upload(struct cli *c, struct json_out *out, struct yk_diag *why)
 {
@@ -153,9 +186,10 @@ static yk_err submit_upload(struct cli *c, struct json_out *out, struct yk_diag 
     struct json *model = NULL;
     void *x = NULL, *y = NULL;
     char hash[65];
+    bool augmented;
     struct shape labels = {0};
     yk_err err = open_for_upload(c, &model, &inputs, &set, why);
-    if (err)
+    if (err || (err = check_augment(c, set, &augmented, why)))
         goto out;
     const struct shape *truth = data_truth(set);
     if (truth && (labels = *truth, err = add_samples(&labels, data_count(set), why)))
@@ -186,6 +220,8 @@ static yk_err submit_upload(struct cli *c, struct json_out *out, struct yk_diag 
         json_put_key(out, "labels");
         json_put_str(out, hash);
     }
+    if (augmented)
+        put_pixels(set, out);
     json_close(out, '}');
 out:
     data_close(set);

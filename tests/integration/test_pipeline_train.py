@@ -383,6 +383,45 @@ def test_uploaded_values():
         assert ours.last()["test_accuracy"] is None
 
 
+def test_uploaded_pictures():
+    """Augmentations fill in what black became, of uploaded bytes and files as of local ones; what needs the files is
+    refused before they travel."""
+    with Trainings(["a"]) as t:
+        from PIL import Image
+        pixels = (numpy.load(t.root / "small/x.npy")[:40] * 255).round().astype("uint8")
+        array, files, preprocess = t.fleet.dir / "bytes", t.fleet.dir / "files", t.fleet.dir / "usual.json"
+        array.mkdir()
+        numpy.save(array / "x.npy", pixels)
+        numpy.save(array / "y.npy", numpy.load(t.root / "small/y.npy")[:40])
+        for i, image in enumerate(pixels):
+            (files / str(i % 10)).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image[0]).save(files / str(i % 10) / f"{i}.png")
+        plan = t.fleet.dir / "plan.json"
+        plan.write_text(json.dumps(whole(t)))
+        flags = ["--batch=16", "--microbatch=4", "--seed=5", "--val=none", f"--plan={plan}", "--json"]
+        preprocess.write_text(json.dumps({"mean": [0.3], "std": [0.2]}))
+        t.fleet.yoke("model", "add", t.fleet.dir / "model.onnx", "--name=kept", f"--preprocess={preprocess}")
+        flags += ["--augment=pad-crop:4,flip"]
+        normal, seen = ["--mean=0.2860", "--std=0.3530"], set()
+        for data, more, model in ((array, normal, "model"), (files, normal, "model"), (files, [f"--preprocess={preprocess}"], "kept")):
+            done = t.fleet.yoke("train", model, f"--data={data}", *flags, *(more if model == "model" else [])), harness.local(
+                "train", t.fleet.dir / "model.onnx", f"--data={data}", *flags, *more, "--threads=1")
+            losses = [[r["loss"] for r in map(json.loads, d.out.splitlines()) if "step" in r] for d in done]
+            assert len(losses[0]) == 3 and losses[0] == losses[1], (data, more, losses)
+            seen.add(tuple(losses[0]))
+        assert len(seen) == 3, seen
+        flags = ["--batch=16", "--json"]
+        refused = t.fleet.yoke("train", "model", f"--data={files}", *flags, "--augment=random-resized-crop", ok=False)
+        assert "--source" in refused.err and "picture files" in refused.err, refused.err
+        refused = t.fleet.yoke("train", "model", f"--data={array}", *flags, "--augment=random-resized-crop", ok=False)
+        assert "JPEG and PNG" in refused.err, refused.err
+        assert len(t.fleet.list("jobs")) == 3
+        request = t.request(data={"name": "small", "pixels": {"black": [0]}})
+        for pixels, says in (({"black": [0]}, "data.blob"), ({}, "black is missing"), ({"black": [0], "layout": "hw"}, "nhwc"), (3, "black")):
+            status, answer = t.fleet.request("POST", "/v1/jobs", {**request, "data": {"name": "small", "pixels": pixels}})
+            assert status == 400 and says in answer["text"], answer
+
+
 def masked(path):
     """Classes of token ids: embedding, mask, two layers, mask, scores."""
     rng = numpy.random.default_rng(3)

@@ -233,6 +233,64 @@ static void batches_of_a_run(void **state)
     data_close(b.set);
 }
 
+static struct data_set *in_memory(
+    struct yk_buf *file, const struct shape *s, const void *x, const struct data_pixels *p, yk_err want)
+{
+    struct data_set *d = NULL;
+    *file = (struct yk_buf){0};
+    assert_int_equal(npy_header(s, file), YK_OK);
+    yk_buf_add(file, x, (size_t)shape_bytes(s));
+    assert_int_equal(
+        data_open_memory(file->data, file->len, NULL, 0, &(struct data_options){.pixels = p}, &d, &why), want);
+    return d;
+}
+
+/* What a set was normalised to, and told of: the same pictures, channels first and last. */
+static void uploaded_samples(void **state)
+{
+    (void)state;
+    make_set();
+    struct batches b = make_batches();
+    struct shape s = {.dtype = DT_F32, .rank = 4, .dims = {11, 1, 4, 5}};
+    static struct data_pixels p;
+    float all[11 * 20], x[20], got[20];
+    struct yk_buf file, other;
+    assert_int_equal(augment_spec_parse("pad-crop:2,flip", &b.augment, &why), YK_OK);
+    assert_true(data_pixels(b.set, &p));
+    assert_true(p.n == 1 && !p.nhwc && p.black[0] == -1);
+    assert_int_equal(data_read(b.set, 0, 11, all, NULL, &why), YK_OK);
+    struct data_set *first = in_memory(&file, &s, all, &p, YK_OK);
+    p.nhwc = true; /* one channel: the same bytes */
+    s = (struct shape){.dtype = DT_F32, .rank = 4, .dims = {11, 4, 5, 1}};
+    struct data_set *last = in_memory(&other, &s, all, &p, YK_OK);
+    for (int64_t i = 0; i < 22; i++) {
+        struct augment_key k = {5, i / 11, i % 11};
+        assert_int_equal(data_read_augmented(b.set, &b.augment, &k, x, NULL, &why), YK_OK);
+        assert_int_equal(data_read_augmented(first, &b.augment, &k, got, NULL, &why), YK_OK);
+        assert_memory_equal(got, x, sizeof x);
+        assert_int_equal(data_read_augmented(last, &b.augment, &k, got, NULL, &why), YK_OK);
+        assert_memory_equal(got, x, sizeof x);
+    }
+    data_close(first);
+    data_close(last);
+    yk_buf_free(&file);
+    yk_buf_free(&other);
+    p.nhwc = false; /* four channels */
+    assert_null(in_memory(&file, &s, all, &p, YK_INVAL));
+    assert_non_null(strstr(why.text, "black has 1 values"));
+    yk_buf_free(&file);
+    s.rank = 2;
+    assert_null(in_memory(&file, &s, all, &p, YK_INVAL));
+    yk_buf_free(&file);
+    s = (struct shape){.dtype = DT_U8, .rank = 4, .dims = {11, 4, 5, 1}};
+    p.nhwc = true;
+    first = in_memory(&file, &s, all, &p, YK_OK); /* bytes of images become values: -1 is one of them */
+    assert_int_equal(data_sample(first)->dtype, DT_F32);
+    data_close(first);
+    yk_buf_free(&file);
+    data_close(b.set);
+}
+
 /* However far ahead, and wherever a run begins. */
 static void ahead_is_the_same(void **state)
 {
@@ -308,6 +366,7 @@ int main(void)
         cmocka_unit_test(bad_plans),
         cmocka_unit_test(draws),
         cmocka_unit_test(batches_of_a_run),
+        cmocka_unit_test(uploaded_samples),
         cmocka_unit_test(ahead_is_the_same),
         cmocka_unit_test(an_error_comes_in_its_turn),
     };
