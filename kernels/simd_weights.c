@@ -39,7 +39,11 @@ static void few_taps(const struct simd_weights *s, const float *w, int64_t have,
     for (int64_t t = 0; t < s->taps; t++) {
         int64_t y = s->first[0] + t / s->width, x = s->first[1] + t % s->width;
         const float *from = w + (s->turned ? (s->kh - 1 - y) * s->kw + s->kw - 1 - x : y * s->kw + x);
-        for (int64_t i = 0; i < have; i++)
+        /* Along what lies together. */
+        for (int64_t r = 0; s->turned && r < k; r++)
+            for (int64_t i = 0; i < have; i++)
+                out[(t * k + r) * width + i] = from[i * column + r * row];
+        for (int64_t i = 0; !s->turned && i < have; i++)
             for (int64_t r = 0; r < k; r++)
                 out[(t * k + r) * width + i] = from[i * column + r * row];
     }
@@ -109,29 +113,46 @@ void simd_weights_taps(const struct simd_weights *s, int64_t group, int64_t pane
     }
 }
 
+/* Starts to bring near part i of n of the taps of rows k.. of the columns first.. Inline, for the compiler takes a
+ * function that does only this for one that does nothing. */
+static inline __attribute__((always_inline)) void bring_near(
+    const struct simd_weights *s, int64_t first, int64_t have, int64_t k, int64_t rows, int64_t i, int64_t n)
+{
+    enum { LINE = 64 / sizeof(float), NEAR_L2 = 2 };
+    const float *from = s->w + (s->turned ? k * s->ic + first : first * s->ic + k) * 9;
+    int64_t runs = s->turned ? rows : have, floats = (s->turned ? have : rows) * 9;
+    for (int64_t r = runs * i / n; r < runs * (i + 1) / n; r++)
+        for (int64_t at = 0; at < floats; at += LINE)
+            __builtin_prefetch(from + r * s->ic * 9 + at, 0, NEAR_L2);
+}
+
 void simd_weights_wino(
     const struct simd_weights *s, int size, int64_t panel, int64_t k0, int64_t k1, float *u, int64_t u_step)
 {
-    enum { ROWS = 16, WIDTH = 32 };
+    enum { ROWS = 16, STEP = 2, WIDTH = 32 };
     float taps[ROWS * 9 * WIDTH];
-    int64_t nr = s->isa->nr, first = panel * nr, width = simd_weights_width(s, panel);
+    int64_t nr = s->isa->nr, first = panel * nr, width = simd_weights_width(s, panel), all = simd_weights_k(s);
     int64_t have = YK_MIN(simd_weights_n(s) - first, nr);
     for (int64_t k = k0; k < k1; k += ROWS) {
-        int64_t n = YK_MIN(ROWS, k1 - k);
+        int64_t n = YK_MIN(ROWS, k1 - k), next = YK_MIN(ROWS, all - k - n);
         if (s->turned)
             for (int64_t i = 0; i < n; i++)
                 turned_rows(s, s->w + ((k + i) * s->ic + first) * 9, have, width, width, taps + i * 9 * width);
         else
             forward_rows(s, s->w + first * s->ic * 9, have, width, k * 9, (k + n) * 9, taps);
-        for (int64_t v = 0; v < width; v += s->isa->vl) {
-            struct simd_wino_weights w = {.size = size,
-                .k = n,
-                .w = taps + v,
-                .ldw = width,
-                .u = u + (k - k0) * width + v,
-                .u_step = u_step,
-                .ldu = width};
-            s->isa->wino_weights(&w);
+        /* The next rows are on their way while these are computed. */
+        for (int64_t i = 0; i < n; i += STEP) {
+            bring_near(s, first, have, k + n, next, i / STEP, (n + STEP - 1) / STEP);
+            for (int64_t v = 0; v < width; v += s->isa->vl) {
+                struct simd_wino_weights w = {.size = size,
+                    .k = YK_MIN(STEP, n - i),
+                    .w = taps + i * 9 * width + v,
+                    .ldw = width,
+                    .u = u + (k - k0 + i) * width + v,
+                    .u_step = u_step,
+                    .ldu = width};
+                s->isa->wino_weights(&w);
+            }
         }
     }
 }
