@@ -9,6 +9,8 @@
 #define BLOCKS_MIN 8 /* of tiles, for a block a thread */
 #define SMALL_U (1 << 20)
 #define FLY_BYTES (12 << 20)
+#define FLY_FEW_BYTES (4 << 20) /* and where there are at most so many tiles */
+#define FLY_FEW_TILES 128
 #define FLY_TILES_BYTES (16 << 20)
 #define FLY_ROWS SIMD_ROWS
 
@@ -84,7 +86,7 @@ static int best(const struct op_ctx *c)
     if (!c->weights_vary)
         return p4.tiles < 12 ? 2 : 4;
     make_plan(&d, 2, &p2);
-    int64_t wide = 36 * p4.tiles + 350, narrow = 16 * p2.tiles + 200, pixels = d.n * d.out[1] * d.out[2];
+    int64_t wide = 36 * p4.tiles + 230, narrow = 16 * p2.tiles + 130, pixels = d.n * d.out[1] * d.out[2];
     conv_trim(&d, first);
     int64_t direct = d.k[1] * d.k[2] * (pixels + 20);
     return direct < wide && direct < narrow ? 0 : narrow < wide ? 2 : 4;
@@ -100,30 +102,52 @@ static bool later2(const struct op_ctx *c)
     return best(c) != 2;
 }
 
+/* Floats from a point of u to the next. The points of a pair of channels are written together: powers of two apart they
+ * would meet in the caches. */
+static int64_t u_step(const struct simd_isa *isa, int64_t k, int64_t n)
+{
+    return simd_packed(isa, k, n) + SIMD_PAD;
+}
+
 /* Weights that vary are transformed by the run: all at once, or where that is too much, panel by panel between the
  * passes, FLY_ROWS rows at a time, and never written to far memory. */
 static int64_t u_bytes(const struct conv_dims *d, const struct plan *p)
 {
-    return round64(p->points * simd_packed(simd_isa_best(), d->c, d->oc) * (int64_t)sizeof(float));
+    return round64(p->points * u_step(simd_isa_best(), d->c, d->oc) * (int64_t)sizeof(float));
+}
+
+static void make_fly(const struct conv_dims *d, int64_t tiles, struct plan *p)
+{
+    int64_t row = p->points * (p->ldv + p->ldm) * (int64_t)sizeof(float), nr = simd_isa_best()->nr;
+    int64_t most = YK_MAX(FLY_TILES_BYTES / row, 48);
+    p->fly = true;
+    p->alone = false;
+    p->blocks = YK_MAX(ceil_div(tiles, most), 1);
+    p->block = YK_MAX(ceil_div(tiles, p->blocks), 1);
+    p->bytes = round64(YK_MIN(tiles, most) * row);
+    p->slots = 1;
+    p->fly_bytes = round64(p->points * (YK_MIN(d->c, FLY_ROWS) * nr + SIMD_PAD) * (int64_t)sizeof(float));
+    p->fly_slots = simd_last_slots(p->fly_bytes, ceil_div(d->oc, nr));
+}
+
+/* few: on the fly if there were few tiles. */
+static bool can_fly(const struct conv_dims *d, const struct plan *p, bool few)
+{
+    /* One partial sum at a time must be one partial sum of the product. */
+    return p->vary && u_bytes(d, p) > (few ? FLY_FEW_BYTES : FLY_BYTES) && simd_kc(simd_kc(d->c)) == simd_kc(d->c);
 }
 
 static void make_plan_of(bool vary, const struct conv_dims *d, int size, struct plan *p)
 {
     make_plan(d, size, p);
     p->vary = vary;
-    /* One partial sum at a time must be one partial sum of the product. */
-    p->fly = p->vary && u_bytes(d, p) > FLY_BYTES && simd_kc(simd_kc(d->c)) == simd_kc(d->c);
-    if (!p->fly)
-        return;
-    int64_t row = p->points * (p->ldv + p->ldm) * (int64_t)sizeof(float);
-    int64_t most = YK_MAX(FLY_TILES_BYTES / row, 48);
-    p->alone = false;
-    p->blocks = YK_MAX(ceil_div(p->tiles, most), 1);
-    p->block = YK_MAX(ceil_div(p->tiles, p->blocks), 1);
-    p->bytes = round64(YK_MIN(p->tiles, most) * row);
-    p->slots = 1;
-    p->fly_bytes = round64(p->points * YK_MIN(d->c, FLY_ROWS) * simd_isa_best()->nr * (int64_t)sizeof(float));
-    p->fly_slots = simd_last_slots(p->fly_bytes, ceil_div(d->oc, simd_isa_best()->nr));
+    if (can_fly(d, p, p->tiles <= FLY_FEW_TILES))
+        make_fly(d, p->tiles, p);
+}
+
+static int64_t bytes_of(const struct conv_dims *d, const struct plan *p)
+{
+    return p->slots * p->bytes + (p->fly ? p->fly_slots * p->fly_bytes : p->vary ? u_bytes(d, p) : 0);
 }
 
 static void sizes(const struct op_ctx *c, struct backend_form *f, int size)
@@ -133,11 +157,14 @@ static void sizes(const struct op_ctx *c, struct backend_form *f, int size)
     if (!simd_last_claim(c, &d))
         return;
     make_plan_of(c->weights_vary, &d, size, &p);
-    f->workspace_bytes = simd_last_workspace(c, &d) + p.slots * p.bytes;
-    if (p.fly)
-        f->workspace_bytes += p.fly_slots * p.fly_bytes;
-    else
-        *(p.vary ? &f->workspace_bytes : &f->packed_bytes) += u_bytes(&d, &p);
+    int64_t bytes = bytes_of(&d, &p);
+    if (!p.vary)
+        f->packed_bytes += u_bytes(&d, &p);
+    if (!p.fly && can_fly(&d, &p, true)) { /* a smaller batch may */
+        make_fly(&d, FLY_FEW_TILES, &p);
+        bytes = YK_MAX(bytes, bytes_of(&d, &p));
+    }
+    f->workspace_bytes = simd_last_workspace(c, &d) + bytes;
 }
 
 static void sizes4(const struct op_ctx *c, struct backend_form *f)
@@ -154,7 +181,7 @@ static void sizes2(const struct op_ctx *c, struct backend_form *f)
 static void pack_panel(const struct simd_weights *w, int size, int64_t panel, float *packed)
 {
     int64_t k = simd_weights_k(w);
-    simd_weights_wino(w, size, panel, 0, k, packed + panel * w->isa->nr * k, simd_packed(w->isa, k, simd_weights_n(w)));
+    simd_weights_wino(w, size, panel, 0, k, packed + panel * w->isa->nr * k, u_step(w->isa, k, simd_weights_n(w)));
 }
 
 static yk_err pack(const struct op_ctx *c, const void *const *in, void *packed, struct yk_diag *why, int size)
@@ -226,7 +253,7 @@ static void product(const struct job *j, const struct simd_wino *w, int64_t i, i
         .k = w->c,
         .a = w->v + i * w->v_step,
         .lda = w->ldv,
-        .b = j->u + i * simd_packed(j->s.isa, w->c, w->oc) + begin * w->c,
+        .b = j->u + i * u_step(j->s.isa, w->c, w->oc) + begin * w->c,
         .y = w->m + i * w->m_step + begin,
         .ldy = w->ldm};
     j->s.isa->gemm(&g);
@@ -278,7 +305,8 @@ static void weights_tile(void *arg, int64_t i, int thread)
     pack_panel(&j->weights, j->p.size, i, j->u);
 }
 
-/* All points of a panel of columns. Rows of u come in the partial sums of the product, so the bits are the same. */
+/* All points of a panel of columns. Rows of u come all at once or in the partial sums of the product, so the bits are
+ * the same. */
 static void fly_tile(void *arg, int64_t panel, int thread)
 {
     (void)thread;
@@ -287,9 +315,9 @@ static void fly_tile(void *arg, int64_t panel, int thread)
     int64_t first = panel * j->s.isa->nr, width = simd_weights_width(&j->weights, panel);
     int slot = simd_last_take(&j->fly);
     float *u = simd_last_slot(&j->fly, slot);
-    int64_t kc = simd_kc(w->c); /* divides FLY_ROWS */
+    int64_t kc = w->c <= FLY_ROWS ? w->c : simd_kc(w->c); /* which divides FLY_ROWS */
     for (int64_t k = 0; k < w->c; k += FLY_ROWS) {
-        int64_t n = YK_MIN(FLY_ROWS, w->c - k), step = n * width;
+        int64_t n = YK_MIN(FLY_ROWS, w->c - k), step = n * width + SIMD_PAD;
         simd_weights_wino(&j->weights, j->p.size, panel, k, k + n, u, step);
         for (int64_t p = 0; p < j->p.points; p++)
             for (int64_t i = 0; i < n; i += kc) {

@@ -25,7 +25,9 @@ static const struct conv_case cases[] = {
     {2, 70, 9, 8, 70, 3, 3, 1, 1, 1, 70}, {2, 19, 9, 8, 19, 5, 5, 2, 2, 1, 19}, {2, 4, 9, 8, 8, 3, 3, 1, 1, 1, 4},
     {64, 1, 14, 14, 16, 5, 5, 1, 2, 1, 1}, /* parts of the pixels */
     {1, 520, 5, 5, 176, 3, 3, 1, 1, 1, 1}, /* weights that are transformed on the fly */
+    {2, 176, 3, 3, 168, 3, 3, 1, 1, 1, 1}, /* and because there are few tiles */
 };
+static const struct conv_case large[] = {{1, 176, 30, 30, 168, 3, 3, 1, 1, 1, 1}}; /* few tiles up to a batch of 2 */
 
 /* A ring: X -> Relu -> conv or gradient -> Relu, so that a segment may store the operands as it likes; inner: without
  * the Relus. op: 0 Conv, 1 ConvGradInput, 2 ConvGradWeight. */
@@ -196,42 +198,48 @@ static void test_forms(void **state)
 }
 
 /* A stage is loaded for its largest batch: what a form asks for there is enough for every smaller one. */
+static void check_workspaces(struct conv_case k, int op, bool vary)
+{
+    struct op_ctx *c = yk_xalloc(sizeof(*c));
+    struct backend_form before[8], forms[8];
+    struct yk_rng r;
+    int n_before = 0;
+    yk_rng_seed(&r, 1);
+    for (k.n = 1; k.n < (k.c > 100 ? 4 : 70); k.n++) {
+        struct shapes s;
+        struct graph *g = make(&k, op, false, &r);
+        assert_int_equal(shapes_infer(g, NULL, NULL, &s, NULL), YK_OK);
+        shapes_node(g, &s, 0, c);
+        c->weights_vary = vary;
+        int count = backends_forms(&all[0], c, forms, 8);
+        for (int a = 0; a < count; a++)
+            for (int b = 0; b < n_before; b++)
+                if (!strcmp(forms[a].name, before[b].name) && forms[a].workspace_bytes + forms[a].packed_bytes <
+                                                                  before[b].workspace_bytes + before[b].packed_bytes) {
+                    print_error("%lld channels of %lldx%lld, op %d, %s: %lld bytes for a batch of %lld, %lld for one "
+                                "less\n",
+                        (long long)k.c, (long long)k.h, (long long)k.w, op, forms[a].name,
+                        (long long)forms[a].workspace_bytes, (long long)k.n, (long long)before[b].workspace_bytes);
+                    assert_true(false);
+                }
+        memcpy(before, forms, sizeof(before));
+        n_before = count;
+        shapes_fini(&s);
+        graph_close(g);
+    }
+    free(c);
+}
+
 static void test_workspaces(void **state)
 {
     (void)state;
-    struct yk_rng r;
-    struct op_ctx *c = yk_xalloc(sizeof(*c));
-    yk_rng_seed(&r, 1);
-    for (size_t i = 0; i < 2 * YK_COUNT(cases); i++)
-        for (int op = 0; op < 3; op++) {
-            struct backend_form before[8], forms[8];
-            int n_before = 0;
-            for (int64_t n = 1; n < (cases[i / 2].c > 100 ? 4 : 70); n++) {
-                struct conv_case k = cases[i / 2];
-                struct shapes s;
-                k.n = n;
-                struct graph *g = make(&k, op, false, &r);
-                assert_int_equal(shapes_infer(g, NULL, NULL, &s, NULL), YK_OK);
-                shapes_node(g, &s, 0, c);
-                c->weights_vary = i % 2;
-                int count = backends_forms(&all[0], c, forms, 8);
-                for (int a = 0; a < count; a++)
-                    for (int b = 0; b < n_before; b++)
-                        if (!strcmp(forms[a].name, before[b].name) &&
-                            forms[a].workspace_bytes + forms[a].packed_bytes <
-                                before[b].workspace_bytes + before[b].packed_bytes) {
-                            print_error("case %zu, op %d, %s: %lld bytes for a batch of %lld, %lld for one less\n",
-                                i / 2, op, forms[a].name, (long long)forms[a].workspace_bytes, (long long)n,
-                                (long long)before[b].workspace_bytes);
-                            assert_true(false);
-                        }
-                memcpy(before, forms, sizeof(before));
-                n_before = count;
-                shapes_fini(&s);
-                graph_close(g);
-            }
+    for (int op = 0; op < 3; op++)
+        for (int vary = 0; vary < 2; vary++) {
+            for (size_t i = 0; i < YK_COUNT(cases); i++)
+                check_workspaces(cases[i], op, vary);
+            for (size_t i = 0; i < YK_COUNT(large); i++)
+                check_workspaces(large[i], op, vary);
         }
-    free(c);
 }
 
 static int setup(void **state)
