@@ -80,12 +80,15 @@ static void fold_done(void *arg)
         int64_t *values = yk_xalloc(((size_t)t->info.n_params + 1) * sizeof *values);
         double *sums = yk_xalloc(((size_t)t->info.n_params + 1) * sizeof *sums);
         size_t n = 0;
-        for (int i = 0; i < t->n_units; i++)
-            for (int32_t k = 0; k < t->info.n_params; k++)
-                if (trainer_owns(t->units[i].trainer, k)) {
-                    values[n] = t->info.params[k].value;
-                    sums[n++] = t->units[i].squares[k];
-                }
+        for (int32_t k = 0; k < t->info.n_params; k++) {
+            int i = 0;
+            while (i < t->n_units && !trainer_owns(t->units[i].trainer, k))
+                i++;
+            if (i == t->n_units)
+                continue;
+            values[n] = t->info.params[k].value; /* once: of several units here all have the same sum */
+            sums[n++] = t->units[i].squares[k];
+        }
         struct wire_norms w = {.generation = p->generation, .step = u->step, .values = {values, n}, .sums = {sums, n}};
         if (control_send(p->agent, WIRE_TYPE_norms, &w) != YK_OK)
             pipeline_fail(

@@ -50,6 +50,11 @@ static void shared_weights(void **state)
         site_same(&want, &got, "four agents");
         site_train(s, "tied", "set", (struct site_stage[]){{0, 1}, {1, 4}, {0, -1}}, 3, 2, &got);
         site_same(&want, &got, "a U");
+        /* Agent 0 has more trainers of a weight than the graph has weights. */
+        site_train(s, "tied", "set", (struct site_stage[]){{0, 2}, {1, 3}, {0, -1}}, 3, 3, &got);
+        site_same(&want, &got, "both weights at both ends");
+        site_train(s, "tied", "set", (struct site_stage[]){{0, 2}, {1, 3}, {0, 4}, {2, 5}, {0, -1}}, 5, 4, &got);
+        site_same(&want, &got, "three stages of one agent");
     }
     site_close(s);
 }
