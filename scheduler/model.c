@@ -89,7 +89,7 @@ static yk_err commit(int fd, const char *part, const char *path, yk_err err, str
 }
 
 struct writing {
-    int fd;
+    int fd; /* -1: places are given, nothing is written */
     const char *path, *file;
     struct model *m;
     struct model_blob **slices;
@@ -106,13 +106,17 @@ static void write_weight(void *arg, const struct value *v)
     size_t pad = (size_t)((ALIGN - w->at % ALIGN) % ALIGN);
     if (w->err || !v->data)
         return;
-    w->m->weight_bytes += v->bytes;
+    if (w->fd < 0)
+        w->m->weight_bytes += v->bytes;
     if (!v->has_hash) /* inline in the skeleton */
         return;
-    if ((w->err = write_all(w->fd, w->path, zeros, pad, w->why)) ||
-        (w->err = write_all(w->fd, w->path, v->data, (size_t)v->bytes, w->why)))
-        return;
     w->at += (int64_t)pad;
+    if (w->fd >= 0) {
+        if (!(w->err = write_all(w->fd, w->path, zeros, pad, w->why)))
+            w->err = write_all(w->fd, w->path, v->data, (size_t)v->bytes, w->why);
+        w->at += v->bytes;
+        return;
+    }
     *w->slices = yk_xrealloc(*w->slices, (*w->n + 2) * sizeof **w->slices);
     struct model_blob *b = &(*w->slices)[(*w->n)++];
     *b = (struct model_blob){.file = yk_xstrdup(w->file), .at = w->at, .bytes = v->bytes};
@@ -120,17 +124,30 @@ static void write_weight(void *arg, const struct value *v)
     w->at += v->bytes;
 }
 
+static void each_weight(const struct graph *g, struct writing *w)
+{
+    w->at = 0;
+    for (int32_t i = 0; i < g->n_values; i++)
+        if (g->values[i].kind == VALUE_WEIGHT)
+            write_weight(w, &g->values[i]);
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        node_each_inner_weight(&g->nodes[i], write_weight, w);
+}
+
+/* A file of this name has these bytes: the name is the hash of a skeleton that has theirs. So it is written once, however
+ * often a training of the model is planned. */
 static yk_err write_weights(const struct graph *g, const char *path, const char *file, struct model *m,
     struct model_blob **slices, size_t *n, struct yk_diag *why)
 {
     char *part = NULL;
-    struct writing w = {.path = path, .file = file, .m = m, .slices = slices, .n = n, .why = why};
+    struct stat st;
+    struct writing w = {.fd = -1, .path = path, .file = file, .m = m, .slices = slices, .n = n, .why = why};
+    each_weight(g, &w);
+    if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == w.at)
+        return YK_OK;
     w.fd = open_part(path, &part, why, &w.err);
-    for (int32_t i = 0; i < g->n_values; i++)
-        if (g->values[i].kind == VALUE_WEIGHT)
-            write_weight(&w, &g->values[i]);
-    for (int32_t i = 0; i < g->n_nodes; i++)
-        node_each_inner_weight(&g->nodes[i], write_weight, &w);
+    if (!w.err)
+        each_weight(g, &w);
     w.err = commit(w.fd, part, path, w.err, why);
     free(part);
     return w.err;
