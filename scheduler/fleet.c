@@ -544,6 +544,7 @@ struct fleet *fleet_open(const struct fleet_config *c)
     if (!f->config.policy)
         f->config.policy = &policy_default;
     f->lease_timer = net_timer(c->net, c->lease_ms * 1000 / 8, check_leases, f);
+    fleet_probe_restore(f);
     return f;
 }
 

@@ -29,7 +29,8 @@ struct fleet {
     int64_t next_profile;
 };
 
-void fleet_probe_next(struct fleet *f); /* starts a probe if one is due and nothing is disturbed */
+void fleet_probe_restore(struct fleet *f); /* at start: what was measured before still holds, and is due by its age */
+void fleet_probe_next(struct fleet *f);    /* starts a probe if one is due and nothing is disturbed */
 void fleet_probe_result(struct fleet *f, struct fleet_agent *a, const struct wire_probe_result *r);
 void fleet_probe_forget(struct fleet *f, struct fleet_agent *a); /* it is away: its probe ends, its links are stale */
 void fleet_link_forget(struct fleet *f, const struct fleet_agent *a); /* all from and to it */

@@ -49,6 +49,27 @@ static void link_save(struct fleet *f, const struct fleet_link *l, const char *u
     store_put_link(f->config.store, &row);
 }
 
+static void restore(void *arg, const struct store_link *row, int64_t age_ms)
+{
+    struct fleet *f = arg;
+    if (strlen(row->from) >= sizeof f->probe.from || strlen(row->to) >= sizeof f->probe.to || !(row->bytes_per_s > 0))
+        return;
+    struct fleet_link *l = link_make(f, row->from, row->to);
+    l->bytes_per_s = row->bytes_per_s;
+    l->latency_ms = row->latency_ms;
+    l->cpu_ns_per_byte = row->cpu_ns_per_byte;
+    l->half_duplex = strcmp(row->duplex, "half") == 0;
+    int64_t age = YK_MIN(YK_MAX(age_ms, (int64_t)0), f->config.probe_every_ms + 1) * 1000;
+    l->measured_us = net_now_us(f->config.net) - age;
+    if (l->measured_us == 0)
+        l->measured_us = -1;
+}
+
+void fleet_probe_restore(struct fleet *f)
+{
+    store_load_links(f->config.store, restore, f);
+}
+
 /* Does the pair want a probe now? */
 static bool due(struct fleet *f, const struct fleet_agent *a, const struct fleet_agent *b)
 {

@@ -26,6 +26,7 @@ struct planning {
     int32_t n_forms;
     int64_t *sizes;                 /* of the request */
     struct solve_training training; /* of NULL: none */
+    struct grad_info info;          /* of it; what it points to is the graph's */
     char *key; /* with others: the graph at the sizes that it is profiled at; NULL until it is loaded */
     struct wire_size *others;
     size_t n_others;
@@ -91,6 +92,10 @@ struct planning *planning_start(struct sched *s, const struct planning_request *
         memcpy(of, r->training->of, n * sizeof *of);
         p->training = *r->training;
         p->training.of = of;
+        if (r->training->info) { /* the job may end before this does */
+            p->info = *r->training->info;
+            p->training.info = &p->info;
+        }
     }
     p->fn = fn;
     p->arg = arg;

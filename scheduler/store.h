@@ -143,6 +143,8 @@ void store_load_models(struct store *s, void (*fn)(void *arg, const struct store
 void store_load_blobs(
     struct store *s, void (*fn)(void *arg, const char *hash, const char *file, int64_t at, int64_t bytes), void *arg);
 void store_load_jobs(struct store *s, void (*fn)(void *arg, const struct store_job *j), void *arg); /* unfinished */
+/* Measured ones between agents; age_ms: since then. */
+void store_load_links(struct store *s, void (*fn)(void *arg, const struct store_link *l, int64_t age_ms), void *arg);
 /* The newest checkpoint set of a job; fn is not called if there is none. */
 void store_load_checkpoint(
     struct store *s, int64_t job, void (*fn)(void *arg, int64_t step, int64_t bytes, const char *parts), void *arg);

@@ -259,6 +259,26 @@ void store_load_blobs(
     sqlite3_finalize(st);
 }
 
+void store_load_links(struct store *s, void (*fn)(void *arg, const struct store_link *l, int64_t age_ms), void *arg)
+{
+    sqlite3_stmt *st = NULL;
+    sqlite3_prepare_v2(s->reader,
+        "SELECT from_agent, to_agent, duplex, bytes_per_s, latency_ms, cpu_ns_per_byte, "
+        "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) - measured_ms FROM links "
+        "WHERE origin = 'measured' AND from_agent <> '' AND to_agent <> ''",
+        -1, &st, NULL);
+    while (st && sqlite3_step(st) == SQLITE_ROW) {
+        struct store_link l = {.from = text_of(st, 0),
+            .to = text_of(st, 1),
+            .duplex = text_of(st, 2),
+            .bytes_per_s = sqlite3_column_double(st, 3),
+            .latency_ms = sqlite3_column_double(st, 4),
+            .cpu_ns_per_byte = sqlite3_column_double(st, 5)};
+        fn(arg, &l, sqlite3_column_int64(st, 6));
+    }
+    sqlite3_finalize(st);
+}
+
 void store_load_jobs(struct store *s, void (*fn)(void *arg, const struct store_job *j), void *arg)
 {
     sqlite3_stmt *st = NULL;

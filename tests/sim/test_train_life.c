@@ -75,9 +75,70 @@ static void recovers_in_time(void **state)
     site_close(s);
 }
 
+static bool until(struct site *s, int64_t id, const char *state, int64_t most_ms)
+{
+    for (int64_t ms = 0; ms < most_ms && !job_is(s->h, id, state); ms++)
+        run_ms(s->h, 1);
+    return job_is(s->h, id, state);
+}
+
+/* The scheduler is killed and started again: links that it has measured before are not measured first. */
+static void scheduler_restarts(void **state)
+{
+    (void)state;
+    struct site *s = site_open_at(6, LINK_BYTES_PER_S / 10); /* all pairs take 9 s and more */
+    struct site_result want, got;
+    site_network(s, "m", "mlp", 1, 8);
+    site_data(s, "set", 320, 3, (const int64_t[]){1, 8, 8}, 5);
+    site_learn(s, "m", 8, 4, "\"momentum\":0.9");
+    const struct site_stage stages[] = {{1, 1}, {2, 3}, {0, -1}};
+    site_train(s, "m", "set", stages, 3, 3, &want);
+    char *plan = site_plan(s, stages, 3, 3);
+    int64_t id = site_submit(s, "m", "set", plan);
+    free(plan);
+    while (site_steps(s, id) < 6)
+        run_ms(s->h, 1);
+    close_sched(s->h);
+    open_sched(s->h);
+    if (!until(s, id, "running", 2 * RESTART_MS)) {
+        char *text = event_text(s, id, "waiting");
+        fail_msg("after %d ms it does not run again: %s", 2 * RESTART_MS, text);
+    }
+    assert_true(site_wait(s, id, &got));
+    site_same(&want, &got, "after a restart of the scheduler");
+    site_close(s);
+}
+
+/* A job that ends while its planning waits for something takes nothing with it that the planning reads. */
+static void canceled_while_planned(void **state)
+{
+    (void)state;
+    struct site *s = site_open_at(2, LINK_BYTES_PER_S);
+    struct site_result got;
+    struct yk_diag why = {0};
+    site_network(s, "m", "mlp", 1, 8);
+    site_data(s, "set", 16, 3, (const int64_t[]){1, 8, 8}, 5);
+    site_learn(s, "m", 8, 4, "");
+    s->n_agents = 3;
+    site_start(s, 2);
+    for (int ms = 0; ms < 5000 && fleet_alive(sched_fleet(s->h->s)) < 3; ms++)
+        run_ms(s->h, 1);
+    int64_t id = site_submit(s, "m", "set", NULL);
+    assert_true(until(s, id, "planning", 5000));
+    run_ms(s->h, 100);
+    assert_false(fleet_links_ready(sched_fleet(s->h->s)));
+    assert_int_equal(sched_cancel(s->h->s, id, &why), YK_OK);
+    site_links(s);
+    run_ms(s->h, 2000);
+    id = site_submit(s, "m", "set", NULL);
+    assert_true(site_wait(s, id, &got));
+    site_close(s);
+}
+
 int main(void)
 {
     log_set_level(getenv("YOKE_TEST_LOG") ? LOG_INFO : LOG_ERROR);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(recovers_in_time)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(recovers_in_time), cmocka_unit_test(scheduler_restarts),
+        cmocka_unit_test(canceled_while_planned)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
