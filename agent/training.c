@@ -229,8 +229,8 @@ yk_err training_open(struct pipeline *p, struct yk_diag *why)
                 u->first = pair;
                 u->last = s;
             }
-        u->half[0] = (struct half){u, whole(u) ? TRAINER_WHOLE : TRAINER_FORWARD};
-        u->half[1] = (struct half){u, TRAINER_BACKWARD};
+        u->half[0] = (struct half){u, whole(u) ? TRAINER_WHOLE : TRAINER_FORWARD, 0};
+        u->half[1] = (struct half){u, TRAINER_BACKWARD, 0};
         u->last->half = &u->half[1];
         u->first->half = &u->half[0];
         err = open_unit(u, why);
@@ -293,7 +293,7 @@ int64_t training_bytes(const struct pipeline *p)
 bool training_ready(const struct stage *s, int64_t microbatch, const struct micro *m, int *slot)
 {
     const struct train_unit *u = training_unit_of(s);
-    if (m->step != u->step || u->ending)
+    if (m->step != u->step || u->ending || m->index != s->half->next)
         return false;
     for (int k = 0; k < u->n_slots; k++) {
         bool free_one = u->slot[k] < 0 && !u->first->outs[k].busy && !u->last->outs[k].busy;
@@ -308,6 +308,7 @@ bool training_ready(const struct stage *s, int64_t microbatch, const struct micr
 void training_begun(struct stage *s, int slot, int64_t microbatch)
 {
     training_unit_of(s)->slot[slot] = microbatch;
+    s->half->next++;
 }
 
 yk_err training_run(struct stage *s, int slot, const struct micro *m, const int64_t *sizes, const struct tensor *in,

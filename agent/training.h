@@ -41,7 +41,8 @@ const struct trainer_border *training_border(const struct stage *s);
 enum span_kind training_kind(const struct stage *s); /* of what it runs */
 int64_t training_bytes(const struct pipeline *p);    /* of all trainers */
 
-/* Whether the stage may run this microbatch now: its step has come, and there is a slot for it. *slot: which. */
+/* Whether the stage may run this microbatch now: it is the next of the step (a small one overtakes a large one on the
+ * way), and there is a slot for it. *slot: which. */
 bool training_ready(const struct stage *s, int64_t microbatch, const struct micro *m, int *slot);
 /* Runner: one run. out: as in the stage's out slot; the trainer's own memory, or copied where the stage has memory. */
 yk_err training_run(struct stage *s, int slot, const struct micro *m, const int64_t *sizes, const struct tensor *in,

@@ -42,7 +42,7 @@ static void move_done(void *arg)
     struct micro m = {.step = u->step, .index = -1, .steps = u->steps};
     spans_add(p, SPAN_STEP, u->first->index, "", &m, -1, u->moved_us, net_now_us(p->agent->net));
     u->ending = u->moving = u->shared.taken = false;
-    u->done = 0;
+    u->done = u->half[0].next = u->half[1].next = 0;
     u->step++;
     if (u->err && p->state == PIPELINE_READY)
         pipeline_fail(p, u->first->index, "", u->err, "step %lld: %s", (long long)u->step - 1, u->why.text);

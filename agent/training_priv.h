@@ -7,6 +7,7 @@
 struct half {
     struct train_unit *unit;
     enum trainer_part part;
+    int64_t next; /* microbatch of the step, whatever else is here already */
 };
 
 struct train_unit {

@@ -220,6 +220,27 @@ static void slow_links_cost_no_lease(void **state)
     site_close(s);
 }
 
+/* Several transfers share a link, so the small last microbatch of a step is whole before the large ones ahead of it.
+ * Stages run in order all the same: running statistics and sums of gradients are those of one device. */
+static void small_microbatches_overtake(void **state)
+{
+    (void)state;
+    static const int64_t sizes[][2] = {{17, 4}, {32, 31}};
+    struct site *s = site_open_at(4, 1e6);
+    struct site_result want, got;
+    site_network(s, "m", "resnet-small", 1, 12);
+    site_data(s, "set", 34, 3, (const int64_t[]){1, 12, 12}, 5);
+    for (size_t k = 0; k < YK_COUNT(sizes); k++) {
+        site_learn(s, "m", sizes[k][0], sizes[k][1], "");
+        site_train(s, "m", "set", (struct site_stage[]){{0, -1}}, 1, 1, &want);
+        site_train(s, "m", "set", (struct site_stage[]){{0, 8}, {1, 15}, {2, 23}, {3, -1}}, 4, 5, &got);
+        site_same(&want, &got, "four agents");
+        site_train(s, "m", "set", (struct site_stage[]){{1, 8}, {0, 15}, {2, 23}, {1, -1}}, 4, 5, &got);
+        site_same(&want, &got, "a U");
+    }
+    site_close(s);
+}
+
 /* Batches and microbatches that do not divide, fewer microbatches than stages, one sample, alone. */
 static void sizes(void **state)
 {
@@ -549,10 +570,11 @@ int main(int argc, char **argv)
     log_set_level(getenv("YOKE_TEST_LOG") ? LOG_INFO : LOG_ERROR);
     const struct CMUnitTest tests[] = {cmocka_unit_test(shared_weights), cmocka_unit_test(shared_weights_after_a_loss),
         cmocka_unit_test(every_cut_of_the_cnn), SAMPLED(0), SAMPLED(1), SAMPLED(2), SAMPLED(3),
-        cmocka_unit_test(sets_over_a_slow_link), cmocka_unit_test(slow_links_cost_no_lease), cmocka_unit_test(sizes),
-        cmocka_unit_test(side_by_side), cmocka_unit_test(few_values_per_channel),
-        cmocka_unit_test(names_what_is_no_number), cmocka_unit_test(fp16_within_the_noise),
-        cmocka_unit_test(codecs_are_allowed_or_refused), cmocka_unit_test(several_inputs)};
+        cmocka_unit_test(sets_over_a_slow_link), cmocka_unit_test(slow_links_cost_no_lease),
+        cmocka_unit_test(small_microbatches_overtake), cmocka_unit_test(sizes), cmocka_unit_test(side_by_side),
+        cmocka_unit_test(few_values_per_channel), cmocka_unit_test(names_what_is_no_number),
+        cmocka_unit_test(fp16_within_the_noise), cmocka_unit_test(codecs_are_allowed_or_refused),
+        cmocka_unit_test(several_inputs)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
