@@ -134,8 +134,8 @@ static void each_weight(const struct graph *g, struct writing *w)
         node_each_inner_weight(&g->nodes[i], write_weight, w);
 }
 
-/* A file of this name has these bytes: the name is the hash of a skeleton that has theirs. So it is written once, however
- * often a training of the model is planned. */
+/* A file of this name has these bytes: the name is the hash of a skeleton that has theirs. So it is written once,
+ * however often a training of the model is planned. */
 static yk_err write_weights(const struct graph *g, const char *path, const char *file, struct model *m,
     struct model_blob **slices, size_t *n, struct yk_diag *why)
 {
