@@ -34,6 +34,8 @@ export PYTHON=/usr/bin/python3 # Debian's, which has torch and onnx
 export PYTHONDONTWRITEBYTECODE=1
 export YOKE_MODELS=$PWD/build/models
 export YOKE_ZOO=$PWD/build/zoo
+side_by_side=$(nproc)
+[ "$side_by_side" -le 4 ] || side_by_side=4
 passed=0 failed=0 skipped=0
 report=build/test-report
 mkdir -p "$report"
@@ -60,7 +62,8 @@ suite() {
     shift 2
     printf '\n== %s\n' "$name"
     log=$report/$name.log
-    ctest --test-dir "build/$build" --output-on-failure "$@" >"$log" 2>&1
+    # Most tests use one core, and none decides by how long it takes; the longest begin first (COST).
+    ctest --test-dir "build/$build" --output-on-failure -j "$side_by_side" "$@" >"$log" 2>&1
     local status=$? bad skip all
     all=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#' "$log")
     bad=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#.*\*\*\*(Failed|Timeout|Exception|Not Run)' "$log")

@@ -257,7 +257,7 @@ static void profiles_once(void **state)
     struct bed *b = bed_open(1);
     BED_UNTIL(b, 2000, bed_joined(b, 1));
     int64_t sizes[] = {1, 4};
-    struct wire_profile w = {.id = 9, .term = 3, .graph = b->hex, .sizes = {sizes, 2}, .budget_ms = 300};
+    struct wire_profile w = {.id = 9, .term = 3, .graph = b->hex, .sizes = {sizes, 2}, .budget_ms = 600000};
     chan_send(b->agents[0].control, WIRE_TYPE_profile, &w);
     BED_UNTIL(b, 5000, b->n_profiles == 1);
     assert_string_equal(b->done_error, "");
