@@ -120,13 +120,12 @@ void blobs_add(struct blobs *b, const char *hash, const char *file, int64_t at, 
         grow(b);
     int32_t f = b->n_files;
     for (int32_t i = b->n_files; i-- > 0 && f == b->n_files && i + 8 > b->n_files;) /* slices come file by file */
-        if (strcmp(b->files[i].name, file) == 0)
-            f = i;
+        if (!b->files[i].removed_us && strcmp(b->files[i].name, file) == 0)
+            f = i; /* one that was removed may be mapped: it is another file */
     if (f == b->n_files) {
         b->files = yk_xrealloc(b->files, ((size_t)b->n_files + 1) * sizeof *b->files);
         b->files[b->n_files++] = (struct file){.name = yk_xstrdup(file)};
     }
-    b->files[f].removed_us = 0;
     struct entry *e = slot(b, key);
     b->n += e->file < 0;
     memcpy(e->hash, key, HASH_BYTES);

@@ -298,13 +298,15 @@ static void on_loaded(struct sched *s, struct fleet_agent *a, struct generation 
         return;
     if (m->error[0]) {
         yk_err err = yk_err_from_name(m->error);
-        if (is_input_error(err) && err != YK_NOTFOUND)
-            jobs_fail(s, j, "agent %s: %s", a->name, m->text);
-        else {
-            char why[300];
-            snprintf(why, sizeof why, "agent %.60s could not load: %.200s", a->name, m->text);
+        bool fatal = is_input_error(err) && err != YK_NOTFOUND;
+        char why[300];
+        snprintf(why, sizeof why, "agent %.60s%s: %.200s", a->name, fatal ? "" : " could not load", m->text);
+        if (j->training)
+            jobs_sets_suspect(s, j, fatal, why);
+        else if (fatal)
+            jobs_fail(s, j, "%s", why);
+        else
             jobs_lost(s, j, why);
-        }
         return;
     }
     if (member_->loaded)

@@ -221,7 +221,7 @@ static void plan_with(struct plan_wait *w, struct job *j, struct model *m)
     if (!err)
         err = job_data_resolve(j, m->graph, s->blobs, &why);
     if (!err && j->training)
-        err = jobs_train_resume(s, j, &why);
+        jobs_train_resume(s, j);
     if (err) {
         free(w);
         jobs_fail(s, j, "%s", why.text);

@@ -153,7 +153,12 @@ static void part_run(void *arg)
     free(path);
 }
 
-static bool is_set_file(const char *file)
+char *jobs_sets_file(int64_t job, int64_t step, const char *part)
+{
+    return yk_xasprintf("job-%lld-%lld-%.8s.set", (long long)job, (long long)step, part);
+}
+
+bool jobs_sets_is_file(const char *file)
 {
     size_t n = strlen(file);
     return n > 4 && strcmp(file + n - 4, ".set") == 0;
@@ -164,16 +169,16 @@ struct committing {
     int64_t job, step;
 };
 
-/* Files of sets that no kept set names. */
-void jobs_sets_drop(struct sched *s, int64_t job, int64_t before)
+void jobs_sets_drop(struct sched *s, int64_t job, int64_t from, int64_t before)
 {
     char stem[40];
     const char *file;
     snprintf(stem, sizeof stem, "job-%lld-", (long long)job);
     for (int32_t i = 0; (file = blobs_file_at(s->blobs, i)); i++) {
-        if (strncmp(file, stem, strlen(stem)) != 0 || !is_set_file(file))
+        if (strncmp(file, stem, strlen(stem)) != 0 || !jobs_sets_is_file(file))
             continue;
-        if (strtoll(file + strlen(stem), NULL, 10) < before)
+        int64_t step = strtoll(file + strlen(stem), NULL, 10);
+        if (step >= from && step < before)
             sched_content_drop(s, file);
     }
 }
@@ -208,12 +213,12 @@ static void commit(struct sched *s, struct generation *g, struct training_set *s
     struct committing *c = yk_xalloc(sizeof *c);
     *c = (struct committing){s, j->id, t->saved.step};
     store_put_checkpoint(s->store, j->id, t->saved.step, bytes, (char *)text.data, committed, c);
-    store_remove_checkpoints(s->store, j->id, before);
+    store_remove_checkpoints(s->store, j->id, 0, before);
     yk_buf_free(&text);
     jobs_event(s, j->id, "checkpoint", "step %lld is safe: %.1f MB of %d agents", (long long)t->saved.step,
         (double)bytes / 1e6, sched_stage_agents(g));
     jobs_judge_look(s, j);
-    jobs_sets_drop(s, j->id, before);
+    jobs_sets_drop(s, j->id, 0, before);
     jobs_drained(s, j);
 }
 
@@ -277,10 +282,12 @@ static void part_done(void *arg)
     const struct wire_part *w = &p->head.as.part;
     set->kept = yk_xrealloc(set->kept, ((size_t)set->n_kept + w->kept.n + 1) * sizeof *set->kept);
     for (size_t i = 0; i < w->kept.n; i++) {
-        const struct training_kept *k = &p->kept[i];
+        struct training_kept *k = &p->kept[i];
         const char *file = blobs_file(s->blobs, k->hash);
+        snprintf(k->part, sizeof k->part, "%.8s", p->agent);
+        k->at = w->kept.at[i].offset;
         set->kept[set->n_kept++] = *k;
-        if (file && !is_set_file(file))
+        if (file && !jobs_sets_is_file(file))
             continue; /* a weight that is still the model's own */
         blobs_add(s->blobs, k->hash, p->file, w->kept.at[i].offset, k->bytes);
         store_put_blob(s->store, k->hash, p->file, w->kept.at[i].offset, k->bytes);
@@ -364,7 +371,7 @@ yk_err jobs_sets_part(
         part_free(p);
         return err;
     }
-    p->file = yk_xasprintf("job-%lld-%lld-%.8s.set", (long long)p->job, (long long)p->step, a->id);
+    p->file = jobs_sets_file(p->job, p->step, a->id);
     p->head = *head;
     head->arena = NULL;
     p->next = s->parts;

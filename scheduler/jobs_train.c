@@ -114,22 +114,34 @@ static void on_set(void *arg, int64_t step, int64_t bytes, const char *parts)
     t->saved.step = step;
 }
 
-yk_err jobs_train_resume(struct sched *s, struct job *j, struct yk_diag *why)
+/* The newest set of the store below t->below, if there is one. */
+static yk_err load_set(struct sched *s, struct job *j, struct yk_diag *why)
 {
     struct training *t = j->training;
     struct found_set f = {j, YK_OK, why};
-    if (t->saved.step == 0) { /* a restart of yoked, or the first plan */
-        store_load_checkpoint(s->store, j->id, on_set, &f);
-        t->judged = store_last_epoch(s->store, j->id);
-    }
-    for (int32_t i = 0; i < t->saved.n_kept && !f.err; i++)
-        if (!blobs_find(s->blobs, t->saved.kept[i].hash, NULL))
-            f.err = yk_fail(why, YK_NOTFOUND, "the checkpoint behind step %lld is incomplete: '%.80s' is gone",
-                (long long)t->saved.step, t->model->graph->values[t->saved.kept[i].value].name);
-    go_back(j);
-    if (!f.err && t->saved.step > 0)
-        jobs_event(s, j->id, "resumed", "goes on behind step %lld", (long long)t->saved.step);
+    store_load_checkpoint(s->store, j->id, t->below ? t->below : INT64_MAX, on_set, &f);
+    if (!f.err)
+        f.err = jobs_sets_use(s, j, why);
     return f.err;
+}
+
+void jobs_train_resume(struct sched *s, struct job *j)
+{
+    struct training *t = j->training;
+    struct yk_diag why = {0};
+    yk_err err = t->saved.step ? jobs_sets_use(s, j, &why) : YK_OK;
+    if (err)
+        jobs_sets_remove(s, j, why.text);
+    if (t->saved.step == 0) { /* a restart of yoked, or the first plan */
+        while (load_set(s, j, &why))
+            jobs_sets_remove(s, j, why.text);
+        t->judged = YK_MAX(t->judged, store_last_epoch(s->store, j->id));
+    }
+    go_back(j);
+    if (t->saved.step > 0)
+        jobs_event(s, j->id, "resumed", "goes on behind step %lld", (long long)t->saved.step);
+    else if (t->below)
+        jobs_event(s, j->id, "resumed", "begins again: no older set is there");
 }
 
 void jobs_train_load(const struct job *j, const char *config, struct wire_training *out)
@@ -224,7 +236,9 @@ static void finished(struct sched *s, int64_t job, yk_err err, const char *why, 
     struct job *j = jobs_find(s, job);
     (void)hash;
     if (j && j->state == JOB_RUNNING && err) {
-        jobs_fail(s, j, "the trained model cannot be written: %s", why);
+        char text[400];
+        snprintf(text, sizeof text, "the trained model cannot be written: %.340s", why);
+        jobs_sets_suspect(s, j, true, text);
     } else if (j && j->state == JOB_RUNNING) {
         free(j->outputs_json);
         j->outputs_json = yk_xasprintf("[{\"name\":\"model\",\"file\":\"%s\"}]", file);
@@ -399,7 +413,7 @@ void jobs_train_end(struct sched *s, struct job *j)
     if (!j->training)
         return;
     jobs_train_leave(s, j->training);
-    store_remove_checkpoints(s->store, j->id, INT64_MAX);
+    store_remove_checkpoints(s->store, j->id, 0, INT64_MAX);
     jobs_judge_drop(s, j->id);
-    jobs_sets_drop(s, j->id, INT64_MAX);
+    jobs_sets_drop(s, j->id, 0, INT64_MAX);
 }

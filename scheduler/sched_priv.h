@@ -137,7 +137,7 @@ void jobs_train_make(
 /* Its graph goes, once no pipeline that idles and no plan that is being made can name it. NULL allowed. */
 void jobs_train_leave(struct sched *s, struct training *t);
 /* Where the job goes on: at its newest complete set. Before each plan. */
-yk_err jobs_train_resume(struct sched *s, struct job *j, struct yk_diag *why);
+void jobs_train_resume(struct sched *s, struct job *j);
 /* Fills load.training; free its kept.at. config: text that outlives the message. */
 void jobs_train_load(const struct job *j, const char *config, struct wire_training *out);
 void jobs_train_started(struct sched *s, struct job *j, const struct wire_run_started *m);
@@ -166,10 +166,21 @@ void jobs_sets_tick(struct sched *s);                       /* a part that still
 void jobs_sets_step(struct sched *s, struct generation *g); /* a step was reported; the generation may end by this */
 /* Tells the stages: a set behind this step too (0: none), one every so many from now on (0: as before). */
 void jobs_sets_keep(struct sched *s, struct generation *g, int64_t step, int64_t every);
-void jobs_sets_drop(struct sched *s, int64_t job, int64_t before); /* files of sets that no kept set names */
+void jobs_sets_drop(struct sched *s, int64_t job, int64_t from, int64_t before); /* files of sets behind these steps */
+char *jobs_sets_file(int64_t job, int64_t step, const char *part);               /* free() it */
+bool jobs_sets_is_file(const char *file);
 /* A part of a set; sink: where its bytes go. g NULL: of a generation that has ended; it is read and dropped. */
 yk_err jobs_sets_part(
     struct sched *s, struct generation *g, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink);
+
+/* ---- jobs_damage.c: sets that are not what was written ---- */
+/* Its tensors are found in its own files. Errors: YK_NOTFOUND, YK_IO name what is not there. */
+yk_err jobs_sets_use(struct sched *s, struct job *j, struct yk_diag *why);
+/* The newest set and what is newer go; the next resume takes an older one, or begins again. */
+void jobs_sets_remove(struct sched *s, struct job *j, const char *why);
+/* The newest set could not be used, maybe because of the set: if its bytes are others than were written it is removed
+ * and the job goes on behind an older one. Else it fails with why if that is fatal, or is lost. */
+void jobs_sets_suspect(struct sched *s, struct job *j, bool fatal, const char *why);
 
 /* ---- jobs_plan.c ---- */
 struct solve_training;

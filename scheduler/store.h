@@ -103,7 +103,7 @@ void store_put_spans(
  * durable (on_error came before it if it is not). */
 void store_put_checkpoint(
     struct store *s, int64_t job, int64_t step, int64_t bytes, const char *parts, net_fn done, void *arg);
-void store_remove_checkpoints(struct store *s, int64_t job, int64_t before); /* those with a smaller step */
+void store_remove_checkpoints(struct store *s, int64_t job, int64_t from, int64_t before); /* of steps from..before-1 */
 /* Bytes into a file at an offset (outputs by sample), in order with the rows that say they are there. data is copied.
  */
 void store_write_file(struct store *s, int64_t job, const char *path, int64_t offset, const void *data, size_t len);
@@ -145,9 +145,9 @@ void store_load_blobs(
 void store_load_jobs(struct store *s, void (*fn)(void *arg, const struct store_job *j), void *arg); /* unfinished */
 /* Measured ones between agents; age_ms: since then. */
 void store_load_links(struct store *s, void (*fn)(void *arg, const struct store_link *l, int64_t age_ms), void *arg);
-/* The newest checkpoint set of a job; fn is not called if there is none. */
-void store_load_checkpoint(
-    struct store *s, int64_t job, void (*fn)(void *arg, int64_t step, int64_t bytes, const char *parts), void *arg);
+/* The newest checkpoint set of a job with a step below `before`; fn is not called if there is none. */
+void store_load_checkpoint(struct store *s, int64_t job, int64_t before,
+    void (*fn)(void *arg, int64_t step, int64_t bytes, const char *parts), void *arg);
 int64_t store_last_epoch(struct store *s, int64_t job); /* that was judged; 0: none. As store_load_profile */
 void store_load_profile(struct store *s, const char *graph, const char *agent, const char *backends,
     void (*fn)(void *arg, const struct store_time *t), void *arg); /* any time; short read on the caller's thread */

@@ -319,14 +319,17 @@ void store_load_jobs(struct store *s, void (*fn)(void *arg, const struct store_j
     sqlite3_finalize(st);
 }
 
-void store_load_checkpoint(
-    struct store *s, int64_t job, void (*fn)(void *arg, int64_t step, int64_t bytes, const char *parts), void *arg)
+void store_load_checkpoint(struct store *s, int64_t job, int64_t before,
+    void (*fn)(void *arg, int64_t step, int64_t bytes, const char *parts), void *arg)
 {
     sqlite3_stmt *st = NULL;
     sqlite3_prepare_v2(s->reader,
-        "SELECT step, bytes, parts FROM checkpoints WHERE job = ?1 ORDER BY step DESC LIMIT 1", -1, &st, NULL);
-    if (st)
+        "SELECT step, bytes, parts FROM checkpoints WHERE job = ?1 AND step < ?2 ORDER BY step DESC LIMIT 1", -1, &st,
+        NULL);
+    if (st) {
         sqlite3_bind_int64(st, 1, job);
+        sqlite3_bind_int64(st, 2, before);
+    }
     if (st && sqlite3_step(st) == SQLITE_ROW)
         fn(arg, sqlite3_column_int64(st, 0), sqlite3_column_int64(st, 1), text_of(st, 2));
     sqlite3_finalize(st);

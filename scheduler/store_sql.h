@@ -46,7 +46,7 @@
     X(SPAN, "INSERT INTO spans (job, plan, step, agent, peer, stage, what, microbatch, begin_ms, end_ms, at_ms) VALUES (?1, " \
             "?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)") \
     X(CHECKPOINT, "INSERT OR REPLACE INTO checkpoints (job, step, bytes, parts, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)") \
-    X(CHECKPOINT_REMOVE, "DELETE FROM checkpoints WHERE job = ?1 AND step < ?2") \
+    X(CHECKPOINT_REMOVE, "DELETE FROM checkpoints WHERE job = ?1 AND step >= ?2 AND step < ?3") \
     X(TRIM_STEPS, "DELETE FROM steps WHERE at_ms < ?1 OR (job, step) < (SELECT job, step FROM steps ORDER BY job DESC, " \
                   "step DESC LIMIT 1 OFFSET ?2)") \
     X(TRIM_EPOCHS, "DELETE FROM epochs WHERE at_ms < ?1 OR (job, epoch) < (SELECT job, epoch FROM epochs ORDER BY job DESC, " \

@@ -572,11 +572,12 @@ void store_put_checkpoint(
     post(w);
 }
 
-void store_remove_checkpoints(struct store *s, int64_t job, int64_t before)
+void store_remove_checkpoints(struct store *s, int64_t job, int64_t from, int64_t before)
 {
     struct work *w = work_new(s, STORE_SQL_CHECKPOINT_REMOVE);
     struct row *r = work_row(w);
     add_i(r, job);
+    add_i(r, from);
     add_i(r, before);
     post(w);
 }

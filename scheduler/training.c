@@ -7,6 +7,7 @@
 #include "scheduler/policy.h"
 #include "scheduler/solve.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -344,6 +345,12 @@ void training_set_write(const struct training_set *set, const struct model *m, s
         json_put_str(&o, k->hash);
         json_put_key(&o, "bytes");
         json_put_i64(&o, k->bytes);
+        if (k->part[0]) {
+            json_put_key(&o, "part");
+            json_put_str(&o, k->part);
+            json_put_key(&o, "at");
+            json_put_i64(&o, k->at);
+        }
         json_close(&o, '}');
     }
     json_close(&o, ']');
@@ -360,14 +367,17 @@ yk_err training_set_read(const char *text, const struct model *m, struct trainin
     out->kept = yk_xalloc((json_len(doc) + 1) * sizeof *out->kept);
     for (size_t i = 0; i < json_len(doc) && !err; i++) {
         const struct json *row = json_at(doc, i);
-        const char *name = NULL, *hash = NULL;
+        const char *name = NULL, *hash = NULL, *part = "";
         int64_t slot = 0;
         struct training_kept *k = &out->kept[out->n_kept++];
         if ((err = json_get_str(row, "value", true, &name, why)) ||
             (err = json_get_str(row, "hash", true, &hash, why)) ||
             (err = json_get_i64(row, "slot", true, -1, 64, &slot, why)) ||
-            (err = json_get_i64(row, "bytes", true, 0, INT64_MAX, &k->bytes, why)))
+            (err = json_get_i64(row, "bytes", true, 0, INT64_MAX, &k->bytes, why)) ||
+            (err = json_get_str(row, "part", false, &part, why)) ||
+            (err = json_get_i64(row, "at", false, 0, INT64_MAX, &k->at, why)))
             break;
+        snprintf(k->part, sizeof k->part, "%s", part);
         k->slot = (int32_t)slot;
         k->value = graph_find_value(m->graph, name);
         if (k->value == YK_ABSENT || !hash_is_hex(hash))

@@ -21,6 +21,8 @@ struct training_kept { /* a tensor of a set */
     int32_t slot;      /* -1: the weight itself, else the optimizer's */
     char hash[65];
     int64_t bytes;
+    char part[9]; /* whose part of the set holds it, as files of parts are named; "": not known */
+    int64_t at;   /* in that file */
 };
 
 struct training_set {
@@ -53,6 +55,8 @@ struct training {
     int64_t every;                               /* steps between two sets */
     double set_ms, set_link_ms;                  /* what a set takes, and of the slowest link; 0: not measured yet */
     struct training_set saved;                   /* the newest complete set */
+    int64_t below;                               /* sets from this step on were damaged; 0: none */
+    bool checking;                               /* whether `saved` is whole */
     struct training_set coming[TRAINING_COMING]; /* of this generation, incomplete; step 0: free */
     bool exporting;                              /* the trained model is being written */
     int64_t judged;                              /* epochs, of a training that holds samples out */

@@ -237,6 +237,48 @@ def recovered_in_time(t, job):
             assert seconds <= bound or not harness.FULL, text
 
 
+def damage(path, how):
+    if how == "short":
+        path.write_bytes(path.read_bytes()[:-70])
+    elif how == "gone":
+        path.unlink()
+    else:
+        data = path.read_bytes()
+        path.write_bytes(bytes(b ^ 1 for b in data[:64]) + data[64:])
+
+
+def test_damaged_sets():
+    """A newest set that is short or has other bytes is replaced by the older one, and where none is whole the training
+    begins again: the result is that of the undisturbed one."""
+    with Trainings(["a", "b"], emulate={"gflops": 3, "memory_bytes": 4_000_000_000}, epochs=3, checkpoint_every=2) as t:
+        plan = t.cut("ab", [3])
+        want = t.run(plan)
+        job = t.submit(plan)
+        blobs = next(t.fleet.dir.rglob("blobs"))
+
+        def sets():
+            """Steps of the sets that are kept, the newest first."""
+            with sqlite3.connect(f"file:{t.fleet.db}?mode=ro", uri=True) as db:
+                return [row[0] for row in db.execute("SELECT step FROM checkpoints WHERE job = ? ORDER BY step DESC", (job,))]
+
+        def resumed():
+            return [text for kind, text in t.events(job) if kind == "resumed"]
+
+        for how, newest_only in (("short", True), ("bytes", True), ("gone", False)):
+            before, count = max(sets(), default=0), len(resumed())
+            harness.wait_for("two newer sets", lambda: len(sets()) == 2 and sets()[1] > before, 60)
+            t.fleet.kill("yoked")
+            steps = sets()
+            for step in steps[:1 if newest_only else 2]:
+                damage(sorted(blobs.glob(f"job-{job}-{step}-*.set"))[0], how)
+            t.fleet.start_yoked()
+            says = f"goes on behind step {steps[1]}" if newest_only else "begins again"
+            harness.wait_for(f"it to be resumed ({how})", lambda: says in str(resumed()[count:]), 60)
+            removed = [text for kind, text in t.events(job) if kind == "checkpoint" and "is damaged" in text]
+            assert f"behind step {steps[0]} " in str(removed) and ".set" in removed[-1], removed
+        assert t.result(job) == want, t.events(job)
+
+
 def test_random_kills():
     """SIGKILL of the second stage, the source and yoked at random moments: parameters, losses and validation of the
     undisturbed training."""

@@ -278,7 +278,7 @@ static void steps_and_checkpoints(void **state)
             .ms = 4};
         store_put_step(h->s, &t);
     }
-    store_load_checkpoint(h->s, 5, on_checkpoint, text);
+    store_load_checkpoint(h->s, 5, INT64_MAX, on_checkpoint, text);
     assert_string_equal(text, "");
     for (int64_t i = 1; i <= 3; i++)
         store_put_checkpoint(h->s, 5, 4 * i, 100 * i, "[]", on_durable, &durable);
@@ -286,10 +286,10 @@ static void steps_and_checkpoints(void **state)
     assert_int_equal(store_last_epoch(h->s, 5), 0);
     for (int64_t i = 1; i <= 3; i++)
         store_put_epoch(h->s, &(struct store_epoch){5, i, 8, i == 3 ? -1 : 2 * i, i == 2 ? (double)NAN : 0.5, 3.0});
-    store_remove_checkpoints(h->s, 5, 8);
+    store_remove_checkpoints(h->s, 5, 0, 8);
     settle(h);
     assert_int_equal(durable, 4);
-    store_load_checkpoint(h->s, 5, on_checkpoint, text);
+    store_load_checkpoint(h->s, 5, INT64_MAX, on_checkpoint, text);
     assert_string_equal(text, "12 300 []");
     outside(h, "SELECT count(*) || ' ' || min(step) FROM v_checkpoints WHERE job = 5", text, sizeof(text));
     assert_string_equal(text, "2 8");
