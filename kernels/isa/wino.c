@@ -204,7 +204,7 @@ void vec_fn(wino_dy)(const struct simd_wino *w, int64_t begin, int64_t end)
     }
 }
 
-/* G^T, the transpose of what makes weights of taps (g4 of wino_pack.c). */
+/* G^T, the transpose of what makes weights of taps (wino_pack.c). */
 #define AT_P (2 * P2 * (P2 - Q2))
 #define AT_Q (2 * Q2 * (Q2 - P2))
 INLINE void gather4(vf w[3], const vf u[6])
