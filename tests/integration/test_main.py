@@ -76,20 +76,26 @@ def test_plan_keys():
         assert "bottleneck" in text and "pc" in text
 
 
-def test_same_plan_by_command_and_rest():
-    """One plan, two ways in: what is stored is the same to the byte."""
+def test_same_plan_by_command_rest_and_config():
+    """One plan, three ways in: what is stored is the same to the byte."""
+    import numpy
     with Fleet() as fleet:
         two_agents(fleet)
         fleet.add_model(FMNIST, "fmnist")
+        few = fleet.dir / "few.npy"
+        numpy.save(few, numpy.zeros((200, 1, 28, 28), "float32"))
         plan = fleet.plan("fmnist", "--job=batch", "--source=pc", "--batch=100")
         nodes = n_nodes(plan)
         path = fleet.forced(plan, [("pc", [[0, 1]]), ("phone", [[2, nodes - 1]])])
-        fleet.yoke("batch", "fmnist", "--data=fashion-mnist", "--source=pc", "--batch=100", f"--plan={path}")
-        body = {"kind": "batch", "model": "fmnist", "data": {"name": "fashion-mnist"}, "source": "pc", "batch": 100,
-                "objective": "throughput", "plan": json.loads(path.read_text())}
+        fleet.yoke("batch", "fmnist", f"--data={few}", "--source=pc", "--batch=100", f"--plan={path}")
+        body = {"kind": "batch", "model": "fmnist", "data": fleet.request("GET", "/v1/jobs/1/request")[1]["data"], "source": "pc",
+                "batch": 100, "objective": "throughput", "plan": json.loads(path.read_text())}
         status, job = fleet.request("POST", "/v1/jobs", body)
         assert status in (200, 201, 202), (status, job)
         fleet.yoke("job", job["job"], "--watch")
+        config = fleet.dir / "yoke.conf"
+        config.write_text(f"data = {few}\nsource = pc\nplan = {path}\n")
+        fleet.yoke("batch", "fmnist", f"--config={config}")
         plans = [fleet.request("GET", f"/v1/jobs/{row['job']}/plan")[1] for row in fleet.list("jobs")]
         keys = ("model", "graph", "forms", "microbatch", "pipelines", "cuts")
         stable = []
@@ -100,7 +106,7 @@ def test_same_plan_by_command_and_rest():
             for cut in p["cuts"]:
                 cut.pop("predicted_ms", None)
             stable.append(json.dumps({k: p[k] for k in keys}, sort_keys=True))
-        assert stable[0] == stable[1]
+        assert len(stable) == 3 and len(set(stable)) == 1, stable
 
 
 def every_cut(model, step, codec=None, size="64"):
