@@ -6,7 +6,7 @@
 #include "scheduler/candidate.h"
 #include "scheduler/solve_dp.h"
 #include "tests/tier.h"
-#include "tests/unit/plan_fleet.h"
+#include "tests/unit/plan_brute.h"
 
 static const bool int8_too[3] = {true, true, true}, fp16_too[3] = {true, true, false};
 
@@ -24,45 +24,10 @@ static void random_request(struct solve_request *q, const struct graph *g, const
 
 /* ---- brute force ---- */
 
-struct brute {
-    const struct cost_model *m;
-    int32_t source;
-    double best;
-    int32_t agents[PF_AGENTS + 1], ends[PF_AGENTS + 1];
-};
-
-static void brute(struct brute *b, int32_t stages)
+static void keep_least(void *arg, const struct cost_line *line)
 {
-    const struct cost_model *m = b->m;
-    int32_t n = m->graph->n_nodes, from = stages ? b->ends[stages - 1] : 0;
-    if (stages > 0 && from == n) {
-        int32_t stage_of[64] = {0};
-        struct cost_line line;
-        if ((m->req->pin_first && b->agents[0] != b->source) ||
-            (m->req->pin_last && b->agents[stages - 1] != b->source))
-            return;
-        for (int32_t s = 0, i = 0; s < stages; s++)
-            for (; i < b->ends[s]; i++)
-                stage_of[i] = s;
-        if (!pf_fits(m, stage_of, b->agents, stages))
-            return;
-        if (cost_price(m, b->source, b->agents, stages, stage_of, NULL, 0, &line, NULL))
-            return;
-        b->best = YK_MIN(b->best, line.cost_ms);
-        cost_line_fini(&line);
-        return;
-    }
-    for (int32_t a = 0; a < m->view->n_agents; a++) {
-        bool used = !m->view->agents[a].usable;
-        for (int32_t s = 0; s < stages; s++)
-            used = used || b->agents[s] == a;
-        /* a chain that began on the source may end there too */
-        bool home = used && a == b->source && stages > 1 && b->agents[0] == a && b->agents[stages - 1] != a &&
-                    m->view->agents[a].usable;
-        for (b->agents[stages] = a, b->ends[stages] = home ? n : from + 1; (!used || home) && b->ends[stages] <= n;
-             b->ends[stages]++)
-            brute(b, stages + 1);
-    }
+    double *least = arg;
+    *least = YK_MIN(*least, line->cost_ms);
 }
 
 static void exact_one(uint64_t seed, int chain, int32_t agents)
@@ -83,15 +48,15 @@ static void exact_one(uint64_t seed, int chain, int32_t agents)
     assert_int_equal(cost_init(&m, &q, &f.view, form, q.microbatch ? q.microbatch : YK_MIN(q.batch, 4), NULL), YK_OK);
     for (int32_t source = 0; source < f.view.n_agents; source++) {
         struct solve_chain chains[6];
-        struct brute b = {.m = &m, .source = source, .best = INFINITY};
+        double best = INFINITY;
         int32_t n = 0;
         assert_int_equal(solve_dp_chains(&m, source, INFINITY, NULL, chains, 6, &n, NULL, NULL), YK_OK);
-        brute(&b, 0);
+        pb_each(&m, source, keep_least, &best);
         double got = n ? chains[0].cost_ms : INFINITY;
-        bool same = isinf(got) ? isinf(b.best) : fabs(got - b.best) <= 1e-9 * b.best;
+        bool same = isinf(got) ? isinf(best) : fabs(got - best) <= 1e-9 * best;
         if (!same)
             fail_msg(
-                "YOKE_SEED=%llu source %d: dp %.15g, brute force %.15g", (unsigned long long)seed, source, got, b.best);
+                "YOKE_SEED=%llu source %d: dp %.15g, brute force %.15g", (unsigned long long)seed, source, got, best);
         for (int32_t i = 1; i < n; i++)
             if (chains[i].cost_ms < chains[i - 1].cost_ms)
                 fail_msg("YOKE_SEED=%llu: chains are not sorted", (unsigned long long)seed);

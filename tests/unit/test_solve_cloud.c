@@ -4,48 +4,20 @@
 
 #include "scheduler/solve_dp.h"
 #include "tests/tier.h"
-#include "tests/unit/plan_fleet.h"
+#include "tests/unit/plan_brute.h"
 
 #define PLENTY ((int64_t)1 << 40)
 
-struct brute {
-    const struct cost_model *m;
-    int32_t source;
-    double deadline, cost, cloud; /* cost: the least of all */
-    int32_t agents[PF_AGENTS + 1], ends[PF_AGENTS + 1];
+struct least {
+    double deadline, cost, cloud; /* cost: of all; cloud: of those in time */
 };
 
-static void brute(struct brute *b, int32_t stages)
+static void keep_least(void *arg, const struct cost_line *line)
 {
-    const struct cost_model *m = b->m;
-    int32_t n = m->graph->n_nodes, from = stages ? b->ends[stages - 1] : 0;
-    if (stages > 0 && from == n) {
-        int32_t stage_of[64] = {0};
-        struct cost_line line;
-        if ((m->req->pin_first && b->agents[0] != b->source) ||
-            (m->req->pin_last && b->agents[stages - 1] != b->source))
-            return;
-        for (int32_t s = 0, i = 0; s < stages; s++)
-            for (; i < b->ends[s]; i++)
-                stage_of[i] = s;
-        if (!pf_fits(m, stage_of, b->agents, stages) ||
-            cost_price(m, b->source, b->agents, stages, stage_of, NULL, 0, &line, NULL))
-            return;
-        b->cost = YK_MIN(b->cost, line.cost_ms);
-        if (line.cost_ms <= b->deadline)
-            b->cloud = YK_MIN(b->cloud, line.cloud_ms);
-        cost_line_fini(&line);
-        return;
-    }
-    for (int32_t a = 0; a < m->view->n_agents; a++) {
-        bool used = false, home = stages > 1 && a == b->source && b->agents[0] == a && b->agents[stages - 1] != a;
-        for (int32_t s = 0; s < stages; s++)
-            used = used || b->agents[s] == a;
-        if (!m->view->agents[a].usable || (used && !home))
-            continue;
-        for (b->agents[stages] = a, b->ends[stages] = used ? n : from + 1; b->ends[stages] <= n; b->ends[stages]++)
-            brute(b, stages + 1);
-    }
+    struct least *b = arg;
+    b->cost = YK_MIN(b->cost, line->cost_ms);
+    if (line->cost_ms <= b->deadline)
+        b->cloud = YK_MIN(b->cloud, line->cloud_ms);
 }
 
 static void against_brute_force(void **state)
@@ -71,8 +43,8 @@ static void against_brute_force(void **state)
         cost_choose_forms(&q, &f.view, form);
         assert_int_equal(
             cost_init(&m, &q, &f.view, form, yk_rng_below(&r, 3) ? YK_MIN(q.batch, 4) : q.batch, NULL), YK_OK);
-        struct brute b = {.m = &m, .deadline = 0, .cost = INFINITY};
-        brute(&b, 0);
+        struct least b = {.deadline = 0, .cost = INFINITY};
+        pb_each(&m, 0, keep_least, &b);
         for (int k = 0; k < 3 && b.cost < INFINITY; k++) {
             static const double wide[] = {0.9, 1.3, 3};
             struct solve_chain chains[4];
@@ -80,7 +52,7 @@ static void against_brute_force(void **state)
             double bound;
             b.deadline = b.cost * wide[k];
             b.cloud = INFINITY;
-            brute(&b, 0);
+            pb_each(&m, 0, keep_least, &b);
             assert_int_equal(solve_dp_thrift(&m, 0, b.deadline, &bound, chains, 4, &n, NULL), YK_OK);
             double got = n ? chains[0].cloud_ms : INFINITY;
             bool same = isinf(b.cloud) ? isinf(got) && isinf(bound)
@@ -103,23 +75,25 @@ static void against_brute_force(void **state)
     assert_true(tier_share(none, n, 0.2) && tier_share(all, n, 0.2) && tier_share(some, n, 0.2));
 }
 
-/* A phone that takes 10 ms a layer, a cloud that takes 1 ms: the tighter the deadline, the more of the cloud. */
+/* A phone that takes 10 ms a layer of up to eight, and a cloud that takes 1 ms. */
+static void phone_and_cloud(struct pf *f, int32_t layers, double latency_ms)
+{
+    static const double slow[8] = {10, 10, 10, 10, 10, 10, 10, 10}, fast[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    pf_init(f);
+    snprintf(pf_agent(f, "phone", 1, PLENTY)->class_name, 16, "phone");
+    snprintf(pf_agent(f, "box", 1, PLENTY)->class_name, 16, "cloud");
+    pf_profile(f, 0, slow, layers);
+    pf_profile(f, 1, fast, layers);
+    pf_both(f, 0, 1, 1e9, latency_ms);
+}
+
+/* The tighter the deadline, the more of the cloud. */
 static void as_little_as_the_deadline_allows(void **state)
 {
     (void)state;
     struct graph *g = pf_chain(8, 256);
-    double slow[8], fast[8];
     struct pf f;
-    pf_init(&f);
-    snprintf(pf_agent(&f, "phone", 1, PLENTY)->class_name, 16, "phone");
-    snprintf(pf_agent(&f, "box", 1, PLENTY)->class_name, 16, "cloud");
-    for (int i = 0; i < 8; i++) {
-        slow[i] = 10;
-        fast[i] = 1;
-    }
-    pf_profile(&f, 0, slow, 8);
-    pf_profile(&f, 1, fast, 8);
-    pf_both(&f, 0, 1, 1e9, 0.5);
+    phone_and_cloud(&f, 8, 0.5);
     /* 8 layers on the phone 80 ms; k of them in the cloud save 9 k less two ways of about 0.5 ms */
     static const struct {
         double deadline, cloud;
@@ -156,14 +130,8 @@ static void many_samples(void **state)
 {
     (void)state;
     struct graph *g = pf_chain(4, 256);
-    double slow[4] = {10, 10, 10, 10}, fast[4] = {1, 1, 1, 1};
     struct pf f;
-    pf_init(&f);
-    snprintf(pf_agent(&f, "phone", 1, PLENTY)->class_name, 16, "phone");
-    snprintf(pf_agent(&f, "box", 1, PLENTY)->class_name, 16, "cloud");
-    pf_profile(&f, 0, slow, 4);
-    pf_profile(&f, 1, fast, 4);
-    pf_both(&f, 0, 1, 1e9, 0.1);
+    phone_and_cloud(&f, 4, 0.1);
     double last = INFINITY;
     for (double deadline = 200; deadline < 1600; deadline *= 1.5) {
         struct solve_request q = {.graph = g, .model = "m", .job = "batch", .batch = 16, .microbatch = 1, .source = 0};

@@ -23,21 +23,45 @@ static struct plan *ask(struct pf *f, const struct solve_request *q)
     return p;
 }
 
-/* Narrow at its ends, wide between: any cut inside sends more than the input. */
-static struct graph *wide_inside(void)
+/* n products, one after another: of `ends` columns, and of `inside` between them. */
+static struct graph *products(int n, int64_t ends, int64_t inside)
 {
     struct graph *g = fx_open();
     graph_sym(g, "N");
-    int32_t v = fx_input(g, "x", DT_F32, (const int64_t[]){-1, 64}, 2), w;
+    int32_t v = fx_input(g, "x", DT_F32, (const int64_t[]){-1, ends}, 2), w;
     char name[16];
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < n; i++) {
         snprintf(name, sizeof name, "w%d", i);
-        w = fx_weight(g, name, (const int64_t[]){i == 0 ? 64 : 4096, i == 5 ? 64 : 4096}, 2);
+        w = fx_weight(g, name, (const int64_t[]){i == 0 ? ends : inside, i == n - 1 ? ends : inside}, 2);
         snprintf(name, sizeof name, "v%d", i);
         v = fx_node(g, "MatMul", name, IDS(v, w));
     }
     fx_output(g, v);
     return g;
+}
+
+/* Any cut inside sends more than the input. */
+static struct graph *wide_inside(void)
+{
+    return products(6, 64, 4096);
+}
+
+/* Every agent to every other. */
+static void link_all(struct pf *f, double bytes_per_s, double latency_ms)
+{
+    for (int32_t i = 0; i < f->view.n_agents; i++)
+        for (int32_t k = 0; k < i; k++)
+            pf_both(f, i, k, bytes_per_s, latency_ms);
+}
+
+/* With plenty of memory. */
+static void two(
+    struct pf *f, const char *a, double a_gflops, const char *b, double b_gflops, double bytes_per_s, double latency_ms)
+{
+    pf_init(f);
+    pf_agent(f, a, a_gflops, PLENTY);
+    pf_agent(f, b, b_gflops, PLENTY);
+    link_all(f, bytes_per_s, latency_ms);
 }
 
 /* Over 10 Mbit/s such a model is on one side whole: on the faster one if the raw input is worth sending. */
@@ -47,10 +71,7 @@ static void not_split_over_a_slow_link(void **state)
     struct graph *g = wide_inside();
     for (int fast = 0; fast < 2; fast++) {
         struct pf f;
-        pf_init(&f);
-        pf_agent(&f, "phone", 2, PLENTY);
-        pf_agent(&f, "pc", fast ? 200 : 2.02, PLENTY);
-        pf_both(&f, 0, 1, 10e6 / 8, 5);
+        two(&f, "phone", 2, "pc", fast ? 200 : 2.02, 10e6 / 8, 5);
         struct solve_request q = {.graph = g, .model = "m", .job = "infer", .batch = 1, .source = 0};
         struct plan *p = ask(&f, &q);
         assert_int_equal(p->pipelines[0].n_stages, 1);
@@ -66,10 +87,7 @@ static void slow_second_device(void **state)
     (void)state;
     struct graph *g = pf_chain(8, 4096);
     struct pf f;
-    pf_init(&f);
-    pf_agent(&f, "host", 10, PLENTY);
-    pf_agent(&f, "weak", 0.01, PLENTY);
-    pf_both(&f, 0, 1, 1e7, 1);
+    two(&f, "host", 10, "weak", 0.01, 1e7, 1);
     struct solve_request q = {.graph = g, .job = "batch", .batch = 16, .source = 0};
     struct plan *p = ask(&f, &q);
     assert_int_equal(p->pipelines[0].n_stages, 1);
@@ -87,11 +105,8 @@ static void cable_beats_wifi(void **state)
     double step[2];
     for (int order = 0; order < 2; order++) {
         struct pf f;
-        pf_init(&f);
-        pf_agent(&f, "phone", 0.1, PLENTY);
-        pf_agent(&f, "pc", 50, PLENTY);
-        for (int i = 0; i < 2; i++)
-            pf_both(&f, 0, 1, i == order ? 1e9 / 8 : 50e6 / 8, i == order ? 0.3 : 3);
+        two(&f, "phone", 0.1, "pc", 50, order ? 50e6 / 8 : 1e9 / 8, order ? 3 : 0.3);
+        pf_both(&f, 0, 1, order ? 1e9 / 8 : 50e6 / 8, order ? 0.3 : 3);
         struct solve_request q = {.graph = g, .job = "batch", .batch = 16, .source = 0};
         struct plan *p = ask(&f, &q);
         assert_string_equal(p->pipelines[0].stages[p->pipelines[0].n_stages - 1].agent, "pc");
@@ -109,10 +124,7 @@ static void slow_link_gives_replicas(void **state)
     (void)state;
     struct graph *g = wide_inside();
     struct pf f;
-    pf_init(&f);
-    pf_agent(&f, "a", 20, PLENTY);
-    pf_agent(&f, "b", 10, PLENTY);
-    pf_both(&f, 0, 1, 1e6, 2);
+    two(&f, "a", 20, "b", 10, 1e6, 2);
     struct solve_request q = {.graph = g, .job = "batch", .batch = 300, .microbatch = 1, .source = 0, .replicas = true};
     struct plan *p = ask(&f, &q), *again;
     double shares = 0;
@@ -145,9 +157,7 @@ static void slowest_does_not_set_the_pace(void **state)
     pf_agent(&f, "ten", 10, PLENTY);
     pf_agent(&f, "five", 5, PLENTY);
     pf_agent(&f, "one", 1, PLENTY);
-    for (int i = 0; i < 3; i++)
-        for (int k = 0; k < i; k++)
-            pf_both(&f, i, k, 1e9, 0.1);
+    link_all(&f, 1e9, 0.1);
     struct solve_request q = {.graph = g, .job = "batch", .batch = 640, .microbatch = 1, .source = 0, .replicas = true};
     struct plan *p = ask(&f, &q);
     double all = p->best_single_ms * 10 / 16;
@@ -164,10 +174,7 @@ static void alternatives_name_their_source(void **state)
     (void)state;
     struct graph *g = wide_inside();
     struct pf f;
-    pf_init(&f);
-    pf_agent(&f, "a", 20, PLENTY);
-    pf_agent(&f, "b", 10, PLENTY);
-    pf_both(&f, 0, 1, 1e7, 0.1);
+    two(&f, "a", 20, "b", 10, 1e7, 0.1);
     struct solve_request q = {.graph = g, .job = "infer", .batch = 1, .source = -1};
     struct plan *p = ask(&f, &q);
     bool elsewhere = false;
@@ -220,25 +227,13 @@ static void replicas_over_half_duplex_pairs(void **state)
 static void memory_of_three(void **state)
 {
     (void)state;
-    struct graph *g = fx_open();
+    struct graph *g = products(12, 512, 512);
     struct pf f;
-    char name[16];
-    graph_sym(g, "N");
-    int32_t v = fx_input(g, "x", DT_F32, (const int64_t[]){-1, 512}, 2);
-    for (int i = 0; i < 12; i++) {
-        snprintf(name, sizeof name, "w%d", i);
-        int32_t w = fx_weight(g, name, (const int64_t[]){512, 512}, 2);
-        snprintf(name, sizeof name, "v%d", i);
-        v = fx_node(g, "MatMul", name, IDS(v, w));
-    }
-    fx_output(g, v);
     pf_init(&f);
     pf_agent(&f, "large", 10, 6 * (1 << 20) + 20000);
     pf_agent(&f, "small", 10, 3 * (1 << 20) + 20000);
     pf_agent(&f, "small2", 10, 3 * (1 << 20) + 20000);
-    for (int i = 0; i < 3; i++)
-        for (int k = 0; k < i; k++)
-            pf_both(&f, i, k, 1e8, 0.1);
+    link_all(&f, 1e8, 0.1);
     struct solve_request q = {.graph = g, .job = "batch", .batch = 4, .microbatch = 1, .source = 0};
     struct plan *p = ask(&f, &q);
     assert_int_equal(p->pipelines[0].n_stages, 3);
@@ -264,17 +259,10 @@ static void latency_wants_depth(void **state)
     (void)state;
     struct graph *g = pf_chain(8, 4096);
     struct pf f;
-    double half[8], none[8];
-    pf_init(&f);
-    pf_agent(&f, "host", 1, PLENTY);
-    pf_agent(&f, "phone", 1, PLENTY);
-    pf_both(&f, 0, 1, 1e9, 60);
-    for (int i = 0; i < 8; i++) {
-        half[i] = 10;
-        none[i] = 10;
-    }
-    pf_profile(&f, 0, half, 8);
-    pf_profile(&f, 1, none, 8);
+    static const double ms[8] = {10, 10, 10, 10, 10, 10, 10, 10};
+    two(&f, "host", 1, "phone", 1, 1e9, 60);
+    pf_profile(&f, 0, ms, 8);
+    pf_profile(&f, 1, ms, 8);
     struct solve_request q = {.graph = g, .job = "batch", .batch = 64, .microbatch = 1, .source = 0};
     struct plan *p = ask(&f, &q);
     assert_int_equal(p->pipelines[0].n_stages, 2);
@@ -290,19 +278,11 @@ static void both_ends_at_the_source(void **state)
 {
     (void)state;
     struct graph *g = pf_chain(8, 4096);
-    double slow[8], fast[8];
+    static const double slow[8] = {2, 10, 10, 10, 10, 10, 10, 2}, fast[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     struct pf f;
-    pf_init(&f);
-    pf_agent(&f, "phone", 1, PLENTY);
-    pf_agent(&f, "pc", 1, PLENTY);
-    for (int i = 0; i < 8; i++) {
-        slow[i] = 10;
-        fast[i] = 1;
-    }
-    slow[0] = slow[7] = 2;
+    two(&f, "phone", 1, "pc", 1, 1e9, 0.1);
     pf_profile(&f, 0, slow, 8);
     pf_profile(&f, 1, fast, 8);
-    pf_both(&f, 0, 1, 1e9, 0.1);
     for (int many = 0; many < 2; many++) {
         struct solve_request q = {.graph = g, .job = many ? "batch" : "infer", .batch = many ? 16 : 1, .source = 0};
         q.objective = many ? SOLVE_THROUGHPUT : SOLVE_LATENCY;
