@@ -39,8 +39,8 @@ static double alone_ms(const struct cost_model *m, int32_t source, int32_t agent
     return YK_MAX(ms, way);
 }
 
-/* So many of the agents that promise most: the first of them for what they cost alone. */
-static void choose(const struct cost_model *m, int32_t most, bool *chosen)
+/* Of the agents that promise most so many for what they cost alone, and ROOMY for their memory. */
+static void choose(const struct cost_model *m, int32_t fast, bool *chosen)
 {
     const struct view *v = m->view;
     double *cost = yk_xalloc(((size_t)v->n_agents + 1) * sizeof *cost);
@@ -48,16 +48,16 @@ static void choose(const struct cost_model *m, int32_t most, bool *chosen)
         chosen[m->req->source] = true;
     for (int32_t a = 0; a < v->n_agents; a++)
         cost[a] = alone_ms(m, m->req->source, a);
-    for (int32_t k = 0; k < most; k++) {
+    for (int32_t k = 0; k < fast + ROOMY; k++) {
         int32_t best = -1;
         for (int32_t a = 0; a < v->n_agents; a++) {
             if (chosen[a] || !v->agents[a].usable || v->agents[a].memory_bytes <= 0)
                 continue;
             bool cloud = strcmp(v->agents[a].class_name, "cloud") == 0;
-            if (m->req->objective == SOLVE_CLOUD_COST && k < FAST && cloud != (k % 3 == 2))
+            if (m->req->objective == SOLVE_CLOUD_COST && k < fast && cloud != (k % 3 == 2))
                 continue;
             bool roomier = best >= 0 && v->agents[a].memory_bytes > v->agents[best].memory_bytes;
-            if (best < 0 || (k < FAST ? cost[a] < cost[best] : roomier))
+            if (best < 0 || (k < fast ? cost[a] < cost[best] : roomier))
                 best = a;
         }
         if (best >= 0)
@@ -307,7 +307,7 @@ yk_err solve_large(const struct solve_request *req, const struct view *view, str
         by_work = YK_MIN(by_work, bound_of(&m));
         replicas = YK_MIN(replicas, solve_replicas_bound(&m));
         if (i + 1 == n_sizes) /* of several pipelines more than one of a kind may be worth something */
-            choose(&m, FAST + ROOMY, chosen);
+            choose(&m, uniform && req->replicas ? SOLVE_REPLICAS : FAST, chosen);
         cost_fini(&m);
     }
     bound = found ? (uniform ? bound : YK_MAX(bound, by_work)) : by_work;

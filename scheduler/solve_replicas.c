@@ -329,27 +329,46 @@ struct choice {
     double cost_ms;
 };
 
+static bool may_join(const struct cost_line *const *lines, int32_t i, const struct choice *c)
+{
+    for (int32_t k = 0; k < c->set.n; k++)
+        if (!apart(lines[c->at[k]], lines[i]))
+            return false;
+    return true;
+}
+
+static void join(const struct solve_part *parts, int32_t i, struct choice *c)
+{
+    c->at[c->set.n] = i;
+    c->set.at[c->set.n++] = &parts[i];
+}
+
+/* Whatever helps most; where nothing does, what is through first: of equal pipelines four take as long for 16
+ * microbatches as five do, and six less. */
 static void add_best(const struct cost_line *const *lines, const struct solve_part *parts, int32_t n, struct choice *c)
 {
-    while (c->set.n < SOLVE_REPLICAS) {
-        struct choice best = *c;
+    struct choice now = *c;
+    while (now.set.n < YK_MIN((int64_t)SOLVE_REPLICAS, now.set.microbatches)) {
+        struct choice best = now;
+        int32_t first = -1;
         bool all = true;
+        best.cost_ms = c->cost_ms;
         for (int32_t i = 0; i < n; i++) {
-            struct choice more = *c;
-            bool free_agents = true;
-            for (int32_t k = 0; k < c->set.n && free_agents; k++)
-                free_agents = apart(lines[c->at[k]], lines[i]);
-            if (!free_agents)
+            struct choice more = now;
+            if (!may_join(lines, i, &now))
                 continue;
-            more.at[more.set.n] = i;
-            more.set.at[more.set.n++] = &parts[i];
+            join(parts, i, &more);
+            first = first < 0 || parts[i].first_ms < parts[first].first_ms ? i : first;
             more.cost_ms = share_out(&more.set, best.cost_ms * (1 - 1e-6), more.counts, &all);
             if (more.cost_ms < best.cost_ms)
                 best = more;
         }
-        if (best.set.n == c->set.n)
+        if (first < 0)
             return;
-        *c = best;
+        if (best.set.n > now.set.n)
+            now = *c = best;
+        else
+            join(parts, first, &now);
     }
 }
 
@@ -404,8 +423,99 @@ int32_t solve_replicas_choose(const struct cost_model *m, const struct cost_line
     return best.set.n;
 }
 
+/* ---- a floor ---- */
+
+static void mark_use(void *arg, int32_t value)
+{
+    bool *used = arg;
+    used[value] = true;
+}
+
+/* What the way from the source takes at least where no stage is on it. */
+static double way_ms(const struct cost_model *m)
+{
+    const struct graph *g = m->graph;
+    bool *used = yk_xalloc(((size_t)g->n_values + 1) * sizeof *used), any = false;
+    double best = INFINITY;
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        node_each_use(&g->nodes[i], mark_use, used);
+    for (int32_t i = 0; i < g->n_inputs; i++) {
+        any = any || used[g->inputs[i]];
+        bytes += used[g->inputs[i]] ? cost_value_bytes(m, g->inputs[i], cost_codec(m)) : 0;
+    }
+    for (int32_t a = 0; a < m->view->n_agents && any; a++) {
+        double latency = 0;
+        int32_t link = a == m->req->source ? -1 : cost_link(m, m->req->source, a);
+        if (link >= 0)
+            best = YK_MIN(best, cost_transfer_ms(m, link, bytes, &latency) + latency);
+    }
+    free(used);
+    return any ? best : 0;
+}
+
+/* Agents but for the source, the fastest first. */
+struct ranked {
+    int32_t agent;
+    double ms;
+};
+
+static int by_speed(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+    return x->ms < y->ms ? -1 : x->ms > y->ms;
+}
+
+/* first_ms[k]: of k pipelines without an agent in common, nor the source, one takes so much for a microbatch: in it the
+ * fastest agent is the k-th at best. INFINITY: there cannot be so many. */
+static void rank_pipelines(const struct cost_model *m, int32_t most, double *first_ms)
+{
+    int32_t nodes = m->graph->n_nodes, n = 0;
+    struct ranked *rank = yk_xalloc(((size_t)m->view->n_agents + 1) * sizeof *rank);
+    double *least = yk_xalloc(((size_t)nodes + 1) * sizeof *least);
+    for (int32_t a = 0; a < m->view->n_agents; a++) {
+        if (!m->view->agents[a].usable || a == m->req->source)
+            continue;
+        rank[n] = (struct ranked){.agent = a};
+        for (int32_t i = 0; i < nodes; i++) {
+            double ms = m->node_ms[(size_t)a * (size_t)nodes + (size_t)i];
+            rank[n].ms += isnan(ms) ? 0 : ms;
+        }
+        n++;
+    }
+    qsort(rank, (size_t)n, sizeof *rank, by_speed);
+    for (int32_t i = 0; i < nodes; i++)
+        least[i] = INFINITY;
+    for (int32_t k = 0; k <= most; k++)
+        first_ms[k] = k == 0 ? 0 : INFINITY;
+    for (int32_t k = n; k >= 1; k--) {
+        double sum = 0;
+        for (int32_t i = 0; i < nodes; i++) {
+            double ms = m->node_ms[(size_t)rank[k - 1].agent * (size_t)nodes + (size_t)i];
+            least[i] = ms < least[i] ? ms : least[i]; /* not where it cannot run there */
+            sum += least[i];
+        }
+        if (k <= most)
+            first_ms[k] = sum;
+    }
+    free(rank);
+    free(least);
+}
+
+/* With P pipelines the slowest takes a while for its first microbatch (all but one of them without the source). What
+ * each has to do besides its first, for all agents: (n_p - 1) * work <= (cost - first) * its agents' pace, and so for
+ * the sum over all of them: no less than the fastest first and (M - P) times the work of all. */
 double solve_replicas_bound(const struct cost_model *m)
 {
-    double work, least = cost_floor(m, &work);
-    return YK_MAX(least, (double)m->count * work) * (1 - 1e-9);
+    double work, least = cost_floor(m, &work), best = INFINITY;
+    int32_t most = (int32_t)YK_MIN(m->count, (int64_t)m->view->n_agents + 1), known = m->req->source >= 0;
+    double *first_ms = yk_xalloc(((size_t)most + 2) * sizeof *first_ms), way = known ? way_ms(m) : 0;
+    rank_pipelines(m, most, first_ms);
+    for (int32_t p = 1; p <= most; p++) {
+        int32_t others = p - known;
+        double first = others > 0 ? first_ms[others] + way : 0;
+        best = YK_MIN(best, YK_MAX(first, least + (double)(m->count - p) * work));
+    }
+    free(first_ms);
+    return YK_MAX(YK_MAX(least, best), (double)m->count * work) * (1 - 1e-9);
 }

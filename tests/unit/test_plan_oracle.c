@@ -1,6 +1,7 @@
 /* The planner against an oracle that knows nothing of it (plan_oracle.h): random graphs and fleets with everything that
  * the closed form knows. A twentieth of it by default, all with YOKE_FULL=1; YOKE_SEED chooses the seeds. */
 #include "common/grad.h"
+#include "scheduler/solve_replicas.h"
 #include "tests/tier.h"
 #include "tests/unit/plan_oracle.h"
 
@@ -118,6 +119,23 @@ struct seen { /* so that nothing is proven of instances that do not have it */
     int plans, refused, split, dag, replicas, limited, media, pins, codecs, by_step;
 };
 
+/* What is said of fleets that are too large to look at all pipelines, over all microbatch sizes. */
+static double floor_of(const struct instance *i)
+{
+    int64_t sizes[SOLVE_SIZES];
+    int32_t form[64], n = solve_sizes(&i->q, sizes);
+    double least = INFINITY;
+    cost_choose_forms(&i->q, &i->f.view, form);
+    for (int32_t k = 0; k < n; k++) {
+        struct cost_model m;
+        if (cost_init(&m, &i->q, &i->f.view, form, sizes[k], NULL))
+            return 0;
+        least = YK_MIN(least, solve_replicas_bound(&m));
+        cost_fini(&m);
+    }
+    return least;
+}
+
 static void compare(uint64_t seed, struct instance *i, struct seen *seen)
 {
     struct po_best best;
@@ -150,6 +168,8 @@ static void compare(uint64_t seed, struct instance *i, struct seen *seen)
     if (p->bound_ms > best.cost_ms * (1 + 1e-9) ||
         (p->bound_ms < best.cost_ms * (1 - 1e-9) && i->q.objective != SOLVE_LATENCY))
         fail_msg("YOKE_SEED=%llu: bound_ms %.15g, the least is %.15g", id, p->bound_ms, best.cost_ms);
+    if (i->q.objective != SOLVE_CLOUD_COST && !i->q.training && floor_of(i) > best.cost_ms * (1 + 1e-9))
+        fail_msg("YOKE_SEED=%llu: a floor of %.15g, the least is %.15g", id, floor_of(i), best.cost_ms);
     /* The event model may take one that costs more by the closed form, and says so. */
     i->q.closed_form = false;
     if (solve_plan(&i->q, &i->f.view, &q, &why))

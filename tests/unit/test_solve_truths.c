@@ -168,6 +168,31 @@ static void slowest_does_not_set_the_pace(void **state)
     graph_close(g);
 }
 
+/* Of 40 equal devices eight take as long for 16 samples as nine do; but 16 of them take less. */
+static void one_sample_each(void **state)
+{
+    (void)state;
+    enum { DEVICES = 40 };
+    static struct view_agent agents[DEVICES];
+    static struct view_link links[DEVICES * DEVICES];
+    struct graph *g = wide_inside();
+    struct pf f = {.view = {.agents = agents, .links = links, .n_agents = DEVICES}};
+    for (int32_t i = 0; i < DEVICES; i++) {
+        agents[i] = (struct view_agent){.usable = true, .memory_bytes = PLENTY, .gflops = 10, .slow_factor = 1};
+        snprintf(agents[i].name, sizeof agents[i].name, "a%d", i);
+        for (int32_t k = 0; k < DEVICES; k++)
+            if (k != i)
+                links[f.view.n_links++] = (struct view_link){
+                    .from = i, .to = k, .bytes_per_s = 1e8, .latency_ms = 0.1, .shared = -1, .origin = VIEW_MEASURED};
+    }
+    struct solve_request q = {.graph = g, .job = "batch", .batch = 16, .microbatch = 1, .source = 0, .replicas = true};
+    struct plan *p = ask(&f, &q);
+    assert_int_equal(p->n_pipelines, 16);
+    assert_true(p->step_ms < p->best_single_ms / 16 * 1.1); /* and the way */
+    plan_free(p);
+    graph_close(g);
+}
+
 /* Where the planner picks the source, two alternatives that differ in nothing else say so. */
 static void alternatives_name_their_source(void **state)
 {
@@ -313,6 +338,7 @@ int main(void)
         cmocka_unit_test(cable_beats_wifi),
         cmocka_unit_test(slow_link_gives_replicas),
         cmocka_unit_test(slowest_does_not_set_the_pace),
+        cmocka_unit_test(one_sample_each),
         cmocka_unit_test(alternatives_name_their_source),
         cmocka_unit_test(replicas_over_half_duplex_pairs),
         cmocka_unit_test(memory_of_three),
