@@ -36,6 +36,7 @@ struct agent_sensors {
     double temperature_celsius, battery_frac; /* NaN unknown */
     bool charging;
     int64_t memory_available_bytes; /* 0 unknown */
+    bool told;                      /* by a person: what is known here goes over what an emulated device says */
 };
 void agent_push_sensor(struct agent *a, const struct agent_sensors *s);
 void agent_memory_warning(struct agent *a);   /* drops caches and idle stages */

@@ -167,9 +167,9 @@ void core_sensors(struct agent *a, struct wire_sensors *out)
         .battery_frac = s->battery_frac,
         .charging = s->charging,
         .memory_available_bytes = s->memory_available_bytes};
-    if (a->emulate && a->emulate->heat[0])
+    if (a->emulate && a->emulate->heat[0] && !(s->told && s->heat))
         out->heat = a->emulate->heat;
-    if (a->emulate && !isnan(a->emulate->battery_frac)) {
+    if (a->emulate && !isnan(a->emulate->battery_frac) && !(s->told && !isnan(s->battery_frac))) {
         out->battery_frac = a->emulate->battery_frac;
         out->charging = false;
     }

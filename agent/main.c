@@ -58,7 +58,10 @@ static const struct conf_key keys[] = {
         offsetof(struct options, data_roots), NULL, "DIR"},
     {"emulate", CONF_STR, NULL, 0, 0, "Behave like the device that this JSON file describes; only ever slower.",
         offsetof(struct options, emulate), NULL, "FILE"},
-    {"sensor-file", CONF_STR, NULL, 0, 0, "Read heat, battery and memory from this JSON file instead of the machine.",
+    {"sensor-file", CONF_STR, NULL, 0, 0,
+        "Read these from a JSON file, again and again, instead of the machine: heat (nominal, fair, serious, "
+        "critical), temperature_celsius, "
+        "battery_frac (0 to 1), charging, memory_available_bytes; all optional. They go over those of --emulate.",
         offsetof(struct options, sensor_file), NULL, "FILE"},
     {"sensor-ms", CONF_DURATION_MS, "5000", 50, 3600000, "How often heat, battery and memory are read.",
         offsetof(struct options, sensor_ms), NULL, NULL},

@@ -39,6 +39,7 @@ static yk_err file_read(struct sensor *base, struct agent_sensors *out, struct y
     json_free(doc);
     if (err)
         return yk_wrap(why, err, "%s", s->path);
+    got.told = true;
     *out = got;
     return YK_OK;
 }
