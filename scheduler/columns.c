@@ -12,6 +12,7 @@ static const struct column agents[] = {
     {"name", T, "NAME", "", false},
     {"class", T, "CLASS", "", false},
     {"state", T, "STATE", "", false},
+    {"mode", T, "DEVICE", "", false},
     {"backends", T, "BACKENDS", "", true},
     {"cores", I, "CORES", "", false},
     {"threads", I, "THREADS", "", true},
@@ -20,12 +21,13 @@ static const struct column agents[] = {
     {"gflops", R, "GFLOP/S", "", false},
     {"gbytes_per_s", R, "GB/S", "", true},
     {"heat", T, "HEAT", "", false},
-    {"temperature_celsius", R, "TEMPERATURE", "", true},
+    {"temperature_celsius", R, "CELSIUS", "", false},
     {"battery_frac", R, "BATTERY", "frac", false},
     {"emulated", B, "EMULATED", "", false},
     {"slow_factor", R, "SLOW", "", true},
     {"last_seen_at", T, "SEEN", "time", false},
     {"jobs", I, "JOBS", "", false},
+    {"reason", T, "WHY", "", false},
 };
 
 static const struct column links[] = {

@@ -96,6 +96,8 @@ void fleet_save(struct fleet_agent *a)
         .state = a->state == FLEET_ALIVE ? "alive" : "away",
         .backends = a->backends,
         .heat = a->heat,
+        .mode = policy_mode_name(a->device.mode),
+        .reason = a->device_text,
         .cores = a->cores,
         .threads = a->threads,
         .memory_bytes = a->memory_bytes,

@@ -114,9 +114,22 @@ static const char epochs[] =
     " strftime('%Y-%m-%dT%H:%M:%fZ', at_ms / 1000.0, 'unixepoch') AS at "
     "FROM epochs ORDER BY job, epoch;";
 
+/* Whether a device is warm or rests, and why. */
+static const char agents_mode[] =
+    "ALTER TABLE agents ADD COLUMN mode TEXT NOT NULL DEFAULT 'full';"
+    "ALTER TABLE agents ADD COLUMN reason TEXT NOT NULL DEFAULT '';"
+    "DROP VIEW v_agents;"
+    "CREATE VIEW v_agents AS "
+    "SELECT id AS agent, name, class, state, CASE state WHEN 'alive' THEN mode END AS mode, backends, cores, threads, "
+    "memory_bytes,"
+    " memory_available_bytes, gflops, gbytes_per_s, heat, temperature_celsius, battery_frac, emulated, slow_factor,"
+    " strftime('%Y-%m-%dT%H:%M:%fZ', last_seen_ms / 1000.0, 'unixepoch') AS last_seen_at, jobs,"
+    " CASE WHEN state = 'alive' AND mode <> 'full' THEN reason END AS reason "
+    "FROM agents ORDER BY name;";
+
 /* Forward migrations: entry i brings a database from user_version i to i + 1. */
 static const char *const migrations[] = {
-    store_schema_sql, models_preprocess, jobs_deaths, training, spans, events, epochs};
+    store_schema_sql, models_preprocess, jobs_deaths, training, spans, events, epochs, agents_mode};
 
 static int64_t pragma_int(sqlite3 *db, const char *sql)
 {

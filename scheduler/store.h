@@ -28,6 +28,7 @@ int64_t store_term(const struct store *s); /* raised by this start */
 /* ---- writes, fire and forget ---- */
 struct store_agent {
     const char *id, *name, *class_name, *os, *state, *backends, *heat;
+    const char *mode, *reason; /* whether it is warm or rests, and why; NULL: neither */
     int64_t cores, threads, memory_bytes, memory_available_bytes, jobs;
     double gflops, gbytes_per_s, temperature_celsius, battery_frac, load, slow_factor; /* NaN: NULL */
     bool charging, emulated;

@@ -11,11 +11,12 @@
 #define STORE_SQL(X) \
     X(AGENT, "INSERT INTO agents (id, name, class, os, state, backends, cores, threads, memory_bytes, memory_available_bytes, " \
              "gflops, gbytes_per_s, heat, temperature_celsius, battery_frac, charging, load, slow_factor, emulated, jobs, " \
-             "first_seen_ms, last_seen_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, " \
-             "?17, ?18, ?19, ?20, ?21, ?21) ON CONFLICT(id) DO UPDATE SET name = ?2, class = ?3, os = ?4, state = ?5, " \
+             "first_seen_ms, last_seen_ms, mode, reason) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, " \
+             "?17, ?18, ?19, ?20, ?21, ?21, ?22, ?23) ON CONFLICT(id) DO UPDATE SET name = ?2, class = ?3, os = ?4, state = ?5, " \
              "backends = ?6, cores = ?7, threads = ?8, memory_bytes = ?9, memory_available_bytes = ?10, gflops = ?11, " \
              "gbytes_per_s = ?12, heat = ?13, temperature_celsius = ?14, battery_frac = ?15, charging = ?16, load = ?17, " \
-             "slow_factor = ?18, emulated = ?19, jobs = ?20, last_seen_ms = ?21") \
+             "slow_factor = ?18, emulated = ?19, jobs = ?20, last_seen_ms = ?21, mode = ?22, " \
+             "reason = ?23") \
     X(LINK, "INSERT OR REPLACE INTO links (from_agent, to_agent, bytes_per_s, latency_ms, duplex, cpu_ns_per_byte, origin, " \
             "url, text, measured_ms) VALUES (?1, ?2, coalesce(?3, 0), ?4, ?5, ?6, ?7, ?8, ?9, ?10)") \
     X(MODEL, "INSERT OR REPLACE INTO models (id, name, graph_hash, blob_hash, bytes, nodes, weight_bytes, inputs, outputs, " \

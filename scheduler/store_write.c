@@ -296,6 +296,8 @@ void store_put_agent(struct store *s, const struct store_agent *a)
     add_i(r, a->emulated);
     add_i(r, a->jobs);
     add_i(r, now_ms());
+    add_s(r, a->mode ? a->mode : "full");
+    add_s(r, a->reason ? a->reason : "");
     post(w);
 }
 

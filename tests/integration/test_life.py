@@ -82,6 +82,34 @@ class Life(Trainings):
         assert self.result(job) == (hashlib.sha256(out.read_bytes()).hexdigest(), losses), self.events(job)
 
 
+def test_shown():
+    """What the sensor file says goes over what the emulated device says, and `yoke agents` shows what comes of it."""
+    with harness.Fleet([*QUICK]) as fleet:
+        path = fleet.dir / "b.sensor"
+
+        def feel(**sensors):
+            (fleet.dir / "new").write_text(json.dumps(sensors))
+            (fleet.dir / "new").rename(path)
+
+        def shown(mode):
+            return harness.wait_for(f"b to be {mode}", lambda: next((a for a in fleet.list("agents") if a["mode"] == mode), None), 20)
+
+        feel(temperature_celsius=31)
+        fleet.agent("b", f"--sensor-file={path}", "--sensor-ms=100", emulate={"heat": "nominal", "battery": 0.8})
+        row = shown("full")
+        assert (row["heat"], row["battery_frac"], row["reason"]) == ("nominal", 0.8, None), row
+        feel(battery_frac=0.1, heat="fair")
+        row = shown("resting")
+        assert (row["heat"], row["battery_frac"]) == ("fair", 0.1) and "battery" in row["reason"] and "10 %" in row["reason"], row
+        table = fleet.yoke("agents").out
+        assert "DEVICE" in table and "resting" in table and row["reason"] in table, table
+        with sqlite3.connect(fleet.db) as db:
+            assert db.execute("SELECT mode, reason FROM v_agents").fetchall() == [("resting", row["reason"])]
+        fleet.kill("b")
+        harness.wait_for("b to be away", lambda: fleet.list("agents")[0]["state"] == "away", 20)
+        assert fleet.list("agents")[0]["mode"] is None and fleet.list("agents")[0]["reason"] is None
+
+
 def test_hot_cooled_lost_returned():
     """Noise about the limit makes one transition; the device is drained without a step lost and used again when it is cool;
     when it dies and comes back it is used again too, and the job says what became of it."""
