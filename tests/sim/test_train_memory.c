@@ -106,9 +106,57 @@ static void budgets(void **state)
     }
 }
 
+/* A source judges epochs in what its budget leaves beside the training; without room the training goes on and says so.
+ */
+static void judges_within_the_budget(void **state)
+{
+    (void)state;
+    int64_t want[SITE_AGENTS];
+    const struct site_stage stages[] = {{0, 3}, {1, -1}};
+    struct site_result got[2];
+    struct site *s = site_open(2);
+    site_network(s, "m", "cnn", 1, 12);
+    site_learn(s, "m", 8, 2, "\"val\":0.2,\"epochs\":3");
+    char *plan = site_plan(s, stages, 2, 3);
+    planned(s, plan, want);
+    free(plan);
+    site_close(s);
+    for (int tight = 0; tight < 2; tight++) {
+        s = site_open(0);
+        s->n_agents = 2;
+        s->memory[0] = tight ? want[0] + want[0] / 10 : 0;
+        for (int i = 0; i < 2; i++)
+            site_start(s, i);
+        site_links(s);
+        site_network(s, "m", "cnn", 1, 12);
+        site_data(s, "set", 40, 3, (const int64_t[]){1, 12, 12}, 5);
+        site_learn(s, "m", 8, 2, "\"val\":0.2,\"epochs\":3");
+        plan = site_plan(s, stages, 2, 3);
+        int64_t id = site_submit(s, "m", "set", plan);
+        assert_true(site_wait(s, id, &got[tight]));
+        store_epochs(sched_store(s->h->s), id, on_json, s->h);
+        wait_answer(s->h, 1000);
+        struct json *rows = answer_json(s->h);
+        assert_int_equal(json_len(rows), tight ? 0 : 3);
+        for (size_t i = 0; i < json_len(rows); i++)
+            assert_int_equal(json_i64(json_find(json_at(rows, i), "samples"), 0), 8);
+        json_free(rows);
+        sched_events(s->h->s, id, 0, 0, on_text, s->h);
+        wait_answer(s->h, 1000);
+        bool told =
+            strstr(s->h->text, "epoch 1 is not judged: it takes") && strstr(s->h->text, "epoch 3 is not judged");
+        if (told != (bool)tight)
+            fail_msg("%s", s->h->text);
+        free(plan);
+        site_close(s);
+    }
+    site_same(&got[0], &got[1], "judged or not");
+}
+
 int main(void)
 {
     log_set_level(getenv("YOKE_TEST_LOG") ? LOG_INFO : LOG_ERROR);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(stages_take_what_is_planned), cmocka_unit_test(budgets)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(stages_take_what_is_planned), cmocka_unit_test(budgets),
+        cmocka_unit_test(judges_within_the_budget)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
