@@ -208,6 +208,9 @@ static void take_device(struct fleet_agent *a, const struct wire_hello *h)
     a->memory_bytes = d->memory_bytes;
     a->emulated = d->emulated;
     a->refused = d->refused.n > 0;
+    a->judges = false;
+    for (size_t i = 0; i < h->features.n; i++)
+        a->judges = a->judges || strcmp(h->features.at[i], "judge") == 0;
     a->gflops = a->gbytes_per_s = 0;
     a->backends[0] = '\0';
     for (size_t i = 0; i < d->backends.n; i++) {

@@ -22,6 +22,7 @@ struct fleet_agent {
     int n_urls;
     int64_t cores, threads, memory_bytes;
     bool emulated;
+    bool judges;                 /* it knows the message */
     double gflops, gbytes_per_s; /* of its fastest backend */
     char backends[160];          /* "blas@blas-0.3.21-Zen,ref@generic" */
     bool refused;                /* it goes without one, which failed a test or was taken out */

@@ -77,6 +77,14 @@ static void ask(struct sched *s, struct job *j)
         ask(s, j);
         return;
     }
+    if (!source->judges) { /* an older one: it would never answer */
+        jobs_event(
+            s, j->id, "judged", "epoch %lld is not judged: agent %s is too old for it", (long long)epoch, source->name);
+        t->judged = epoch;
+        sched_content_drop(s, file);
+        ask(s, j);
+        return;
+    }
     struct wire_judge w = {.term = store_term(s->store), .generation = g->id, .epoch = epoch, .model = hash};
     if (fleet_send(source, WIRE_TYPE_judge, &w) != YK_OK)
         return; /* it is lost, and the job with it */
@@ -116,6 +124,7 @@ static void on_written(struct sched *s, int64_t job, yk_err err, const char *why
         passed(s, j, epoch);
     } else {
         jobs_judge_look(s, j);
+        jobs_train_finish(s, j);
     }
     free(own);
 }
