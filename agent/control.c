@@ -234,7 +234,7 @@ static void command(struct agent *a, struct wire_msg *m)
         break;
     case WIRE_TYPE_load:
         if (pipeline_find(a, m->as.load.generation))
-            load_send_error(a, m->as.load.generation, YK_EXISTS, "the generation is loaded already");
+            load_send_error(a, m->as.load.generation, YK_EXISTS, "the generation is loaded already", 0);
         else
             load_start(a, m);
         break;

@@ -22,9 +22,10 @@ static void fail(struct pipeline *p)
     pipeline_fail(p, -1, "", p->err, "%s", why.text);
 }
 
-void load_send_error(struct agent *a, int64_t generation, yk_err err, const char *text)
+void load_send_error(struct agent *a, int64_t generation, yk_err err, const char *text, int64_t lacking_bytes)
 {
-    struct wire_loaded w = {.generation = generation, .error = yk_err_name(err), .text = text};
+    struct wire_loaded w = {
+        .generation = generation, .error = yk_err_name(err), .text = text, .memory_bytes = lacking_bytes};
     control_send(a, WIRE_TYPE_loaded, &w);
 }
 
@@ -141,9 +142,11 @@ static yk_err take_stage(struct pipeline *p, struct stage *s)
     if (err)
         return err;
     int64_t budget = p->agent->memory_bytes;
-    if (budget > 0 && plan.total_bytes > budget)
+    if (budget > 0 && plan.total_bytes > budget) {
+        p->lacking_bytes = plan.total_bytes - budget;
         err = yk_fail(&p->why, YK_NOMEM, "stage %lld needs at least %lld bytes; this agent's budget is %lld",
             (long long)s->index, (long long)plan.total_bytes, (long long)budget);
+    }
     memplan_fini(&plan);
     return err;
 }
@@ -532,9 +535,11 @@ static yk_err wire_up(struct pipeline *p)
     for (struct pipeline *o = p->agent->pipelines; o; o = o->next)
         if (o != p)
             others += o->memory_bytes;
-    if (p->agent->memory_bytes > 0 && bytes > p->agent->memory_bytes - others)
+    if (p->agent->memory_bytes > 0 && bytes > p->agent->memory_bytes - others) {
+        p->lacking_bytes = bytes - (p->agent->memory_bytes - others);
         return yk_fail(&p->why, YK_NOMEM, "needs %lld bytes; the budget is %lld, of which other pipelines hold %lld",
             (long long)bytes, (long long)p->agent->memory_bytes, (long long)others);
+    }
     p->memory_bytes = bytes;
     return YK_OK;
 }

@@ -6,7 +6,7 @@
 
 void load_start(struct agent *a, struct wire_msg *msg); /* takes msg's arena */
 void load_check_up(struct pipeline *p);                 /* an edge came up: perhaps it is loaded now */
-void load_send_error(struct agent *a, int64_t generation, yk_err err, const char *text);
+void load_send_error(struct agent *a, int64_t generation, yk_err err, const char *text, int64_t lacking_bytes);
 /* Frees what load made. Nothing may be busy. */
 void load_free(struct pipeline *p);
 

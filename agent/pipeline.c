@@ -72,7 +72,7 @@ void pipeline_fail(struct pipeline *p, int64_t stage, const char *peer, yk_err e
     va_end(ap);
     if (p->state == PIPELINE_LOADING) {
         log_warn("generation %lld cannot be loaded: %s", (long long)p->generation, why.text);
-        load_send_error(p->agent, p->generation, err, why.text);
+        load_send_error(p->agent, p->generation, err, why.text, p->lacking_bytes);
         pipeline_unload(p);
     } else if (p->state == PIPELINE_READY) {
         log_warn("generation %lld, stage %lld failed: %s", (long long)p->generation, (long long)stage, why.text);

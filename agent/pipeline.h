@@ -165,6 +165,7 @@ struct pipeline {
     size_t n_blobs, fetching;
     const void **weight; /* by value id */
     int64_t fetched_bytes, began_us, memory_bytes;
+    int64_t lacking_bytes; /* of the budget, where that refuses it */
     struct net_timer *timeout;
     bool wired; /* slots are there, edges may be adopted */
 

@@ -174,7 +174,9 @@
     F(I64, timeout_ms, _)     /* remaining */ \
     F(ONE, training, training)
 #define WIRE_loaded(F) \
-    F(I64, generation, _) F(STR, error, _) F(STR, text, _) F(I64, memory_bytes, _) F(F64, ms, _) \
+    F(I64, generation, _) F(STR, error, _) F(STR, text, _) \
+    F(I64, memory_bytes, _)   /* that it holds; where it was refused for memory: that were lacking, 0 not known */ \
+    F(F64, ms, _) \
     F(I64, fetched_bytes, _)
 #define WIRE_unload(F) F(I64, term, _) F(I64, generation, _)
 /* yoked -> source: feed samples. Microbatch i holds samples [i*microbatch, ...) of [first, first+count), remainder last. */

@@ -301,7 +301,9 @@ static void on_loaded(struct sched *s, struct fleet_agent *a, struct generation 
         bool fatal = is_input_error(err) && err != YK_NOTFOUND;
         char why[300];
         snprintf(why, sizeof why, "agent %.60s%s: %.200s", a->name, fatal ? "" : " could not load", m->text);
-        if (j->training)
+        if (err == YK_NOMEM)
+            jobs_refused(s, g, a, m->memory_bytes, why);
+        else if (j->training)
             jobs_sets_suspect(s, j, fatal, why);
         else if (fatal)
             jobs_fail(s, j, "%s", why);
@@ -516,7 +518,10 @@ yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg
         if (g && g->job && sched_member(g, a->id)) {
             char why[400];
             snprintf(why, sizeof why, "agent %.60s: %.300s", a->name, msg->as.stage_failed.text);
-            jobs_lost(s, g->job, why);
+            if (yk_err_from_name(msg->as.stage_failed.error) == YK_NOMEM)
+                jobs_refused(s, g, a, 0, why);
+            else
+                jobs_lost(s, g->job, why);
         }
         return YK_OK;
     default:

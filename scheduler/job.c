@@ -73,6 +73,7 @@ void job_free(struct job *j)
     plan_free(j->life.next);
     plan_free(j->life.trial.pipeline);
     free(j->life.left);
+    free(j->life.refused);
     for (int i = 0; i < j->n_inputs; i++) {
         free(j->inputs[i].name);
         free(j->inputs[i].data);

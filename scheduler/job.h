@@ -43,6 +43,11 @@ struct job_life {
     int64_t lost_us;                /* it does not run since, because of a loss; 0 */
     char (*left)[33];               /* agents that it had and may have again */
     int n_left;
+    struct job_refusal { /* an agent that had no memory for what it was to hold: a plan of the job gives it less */
+        char id[33];
+        int64_t most_bytes; /* of all that a plan puts there; 0: nothing */
+    } * refused;
+    int n_refused;
     struct trial {
         enum trial_state { TRIAL_NONE, TRIAL_GOING, TRIAL_RUNS, TRIAL_OVER } state;
         struct plan *pipeline;

@@ -114,6 +114,11 @@ static void on_plan(void *arg, yk_err err, const char *why, struct plan *plan)
         /* Agents that went away may come back: then there is something to wait for. */
         if (next) {
             jobs_move(s, j, JOB_WAITING, "");
+        } else if (err == YK_INFEASIBLE && j->life.n_refused) {
+            jobs_event(s, j->id, "waiting",
+                "no plan does without what agents had no memory for, so that is tried again: %.500s", why);
+            jobs_refused_forget(j, NULL);
+            wait_longer(s, j, why);
         } else if (err == YK_INFEASIBLE && (j->replans || j->done_map || fleet_any_rests(s->fleet))) {
             wait_longer(s, j, why);
         } else {
@@ -207,7 +212,9 @@ void jobs_plan_request(struct sched *s, struct job *j, struct model *m, bool ret
         /* The number of uploaded samples is known, so pipelines can begin together. */
         .replicas = strcmp(j->kind, "batch") == 0 && j->n_inputs > 0,
         .want_reasons = !retry,
-        .forced = j->forced && (!retry || jobs_plan_usable(s, j->forced)) ? j->forced : NULL,
+        .forced = j->forced && (!retry || (jobs_plan_usable(s, j->forced) && !j->life.n_refused)) ? j->forced : NULL,
+        .refused = j->life.refused,
+        .n_refused = j->life.n_refused,
         .forms = j->n_forms == m->graph->n_nodes ? j->forms : NULL,
         .training = j->training ? training : NULL};
 }

@@ -506,6 +506,7 @@ void jobs_review_joined(struct sched *s, struct fleet_agent *a)
         if (back)
             jobs_event(s, j->id, "returned", "agent %s is back", a->name);
         forget_left(j, a->id);
+        jobs_refused_forget(j, a->id);
         j->life.retry_us = 0;
         jobs_review_want(s, j, "%s %s", a->name, back ? "is back" : "has joined");
     }

@@ -30,6 +30,7 @@ struct planning {
     char *key; /* with others: the graph at the sizes that it is profiled at; NULL until it is loaded */
     struct wire_size *others;
     size_t n_others;
+    struct job_refusal *refused;
     planning_done fn;
     void *arg;
     int64_t started_us;
@@ -56,6 +57,7 @@ static void planning_free(struct planning *p)
     free(p->key);
     free(p->others);
     view_free(p->view);
+    free(p->refused);
     free(p);
 }
 
@@ -96,6 +98,10 @@ struct planning *planning_start(struct sched *s, const struct planning_request *
             p->info = *r->training->info;
             p->training.info = &p->info;
         }
+    }
+    if (r->n_refused) {
+        p->refused = yk_xalloc((size_t)r->n_refused * sizeof *p->refused);
+        memcpy(p->refused, r->refused, (size_t)r->n_refused * sizeof *p->refused);
     }
     p->fn = fn;
     p->arg = arg;
@@ -260,6 +266,7 @@ static void try_solve(struct planning *p)
         return;
     p->view = fleet_view(s->fleet, p->key);
     give_back(p);
+    jobs_refused_apply(p->refused, p->r.n_refused, p->view);
     count_busy(p);
     if (p->training.of) /* the rest is for checkpoint sets */
         for (int32_t i = 0; i < p->view->n_links; i++)

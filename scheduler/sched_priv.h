@@ -95,6 +95,8 @@ struct planning_request {
     char *const *forms;                    /* fixed ones, n_nodes of them; NULL */
     const struct solve_training *training; /* borrowed for the call of planning_start; NULL: none */
     int64_t job;                           /* what runs of it gives its memory back first; 0: nothing */
+    const struct job_refusal *refused;     /* borrowed for the call of planning_start */
+    int n_refused;
 };
 typedef void (*planning_done)(void *arg, yk_err err, const char *why, struct plan *plan); /* takes plan */
 struct planning *planning_start(struct sched *s, const struct planning_request *r, planning_done fn, void *arg);
@@ -114,6 +116,14 @@ yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg
 yk_err dispatch_stream(void *sched, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink);
 void dispatch_sweep(struct sched *s, bool all); /* forgets ended generations after a while */
 void dispatch_fini(struct sched *s);
+
+/* ---- jobs_refused.c: agents that had no memory for what a plan gave them ---- */
+/* Of the generation of a job, before that goes; lacking_bytes 0: not known. The job goes on with a plan that gives the
+ * agent less. why: what it said. */
+void jobs_refused(
+    struct sched *s, struct generation *g, const struct fleet_agent *a, int64_t lacking_bytes, const char *why);
+void jobs_refused_forget(struct job *j, const char *agent); /* NULL: all of them */
+void jobs_refused_apply(const struct job_refusal *list, int n, struct view *v);
 
 /* ---- dispatch_stats.c ---- */
 void dispatch_stats(struct sched *s, struct fleet_agent *a, struct generation *g, const struct wire_stage_stats *m);

@@ -40,6 +40,7 @@ struct fake {
     struct fake **others;                        /* NULL-ended: a dead or frozen peer stops the pipeline, as it would */
     bool stall_load, stall_probe, stall_profile; /* say nothing */
     const char *fail_load;                       /* error text */
+    int64_t lacking_bytes;                       /* that it says beside */
     int64_t started_late_ms;                     /* so long results overtake run_started */
     int fail_runs;                               /* so many runs end with an error */
     int64_t quit_at;                             /* vanish after this many results; 0: never */
@@ -344,7 +345,7 @@ static void fake_loaded(void *arg)
         struct wire_loaded l = {.generation = f->load[i].generation,
             .error = f->fail_load ? "NOMEM" : "",
             .text = f->fail_load ? f->fail_load : "",
-            .memory_bytes = 1 << 20,
+            .memory_bytes = f->fail_load ? f->lacking_bytes : 1 << 20,
             .ms = 5};
         chan_send(f->control, WIRE_TYPE_loaded, &l);
     }

@@ -142,6 +142,57 @@ static void silent_for_a_lease(void **state)
         fail_msg("results came again after %lld to %lld ms", (long long)least, (long long)longest);
 }
 
+static bool failed(struct here *h, int64_t id, const char *says)
+{
+    struct json *doc;
+    const struct json *row = job_row(h, id, &doc);
+    bool is = strcmp(json_str(json_find(row, "state"), ""), "failed") == 0 &&
+              strstr(json_str(json_find(row, "error"), ""), says) != NULL;
+    json_free(doc);
+    return is;
+}
+
+/* What an agent has no memory for is not tried again there, whoever made the plan, while others have room. */
+static void refused_for_memory(void **state)
+{
+    struct here *h = *state;
+    begin(h, 4.0, 0.1, 2000);
+    h->phone.fail_load = "needs 3493928 bytes; the budget is 3000000";
+    for (int forced = 0; forced < 2; forced++)
+        for (int known = 0; known < 2; known++) {
+            h->phone.lacking_bytes = known ? 1 << 29 : 0;
+            int loads = h->phone.loads;
+            int64_t id = forced ? submit_forced(h, "pc", "phone") : submit(h, BATCH "}");
+            wait_over(h, id, 600000);
+            expect_done(h, id, 2000);
+            expect_output(h, id, 2000);
+            int tried = h->phone.loads - loads;
+            if (tried < 1 || tried > (known ? 1 : 4))
+                fail_msg("tried %d times there", tried);
+            expect_events(h, id, "waiting", known ? "other plans leave phone out" : "needs 3493928", tried);
+        }
+    /* Nobody has room: it ends, and says what was lacking. */
+    h->pc.fail_load = "needs 5 bytes; the budget is 4";
+    h->pc.lacking_bytes = h->phone.lacking_bytes = 1 << 29;
+    int loads = h->phone.loads + h->pc.loads;
+    int64_t id = submit(h, BATCH "}");
+    wait_over(h, id, 600000);
+    assert_true(failed(h, id, "could not load"));
+    assert_true(h->phone.loads + h->pc.loads - loads <= 20);
+    /* One that comes back has another budget. */
+    h->pc.fail_load = NULL;
+    h->pc.samples = 60000;
+    id = submit(h, BATCH "}");
+    wait_results(h, &h->pc, h->pc.results + 20, 60000);
+    fake_kill(&h->phone);
+    h->phone.fail_load = NULL;
+    loads = h->phone.loads;
+    fake_start(&h->phone);
+    for (int ms = 0; ms < 60000 && h->phone.loads == loads; ms += 10)
+        run_ms(h, 10);
+    assert_true(h->phone.loads > loads);
+}
+
 int main(void)
 {
     log_set_level(getenv("YOKE_TEST_LOG") ? LOG_INFO : LOG_ERROR);
@@ -149,6 +200,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_batch_leaves_a_hot_device, setup, teardown),
         cmocka_unit_test_setup_teardown(heat_that_flickers, setup, teardown),
         cmocka_unit_test_setup_teardown(silent_for_a_lease, setup, teardown),
+        cmocka_unit_test_setup_teardown(refused_for_memory, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
