@@ -167,17 +167,6 @@ def test_every_cut():
         assert cuts >= t.forward * 3 // 4, cuts
 
 
-def test_another_model_goes():
-    """What a training goes on from stays where it is when another model is removed, as the end of another training does."""
-    def breaks(t):
-        other = t.fleet.dir / "other.onnx"
-        harness.yoke("model", "new", "mlp", "--classes=10", "--input=1x28x28", "--seed=4", other)
-        t.fleet.add_model(other, "other")
-        t.fleet.yoke("model", "remove", "other")
-        t.fleet.kill("b")
-    disturbed(breaks)
-
-
 def disturbed(breaks, names=("a", "b"), **train):
     """breaks(t) runs in the middle of a training over all agents: its result is that of the undisturbed one."""
     with Trainings(list(names), emulate={"gflops": 2, "memory_bytes": 4_000_000_000}, epochs=3, **train) as t:
@@ -215,7 +204,12 @@ def test_slow_link():
 
 
 def test_three_deaths():
+    """Behind the removal of another model, as at the end of another training: what this one goes on from stays."""
     def breaks(t):
+        other = t.fleet.dir / "other.onnx"
+        harness.yoke("model", "new", "mlp", "--classes=10", "--input=1x28x28", "--seed=4", other)
+        t.fleet.add_model(other, "other")
+        t.fleet.yoke("model", "remove", "other")
         t.fleet.kill("c")
         time.sleep(2)
         t.fleet.kill("b")
