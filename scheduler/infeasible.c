@@ -284,8 +284,9 @@ struct telling {
     const struct view *v;
     const struct infeasible_set *set;
     struct cost_model m;
-    bool known;    /* m is there */
-    int64_t whole; /* bytes of the whole model for one of the smallest microbatches; 0 unknown */
+    bool known;     /* m is there */
+    int64_t whole;  /* bytes of the whole model for one of the smallest microbatches; 0 unknown */
+    int64_t sample; /* bytes that the source of a training holds for each sample of a batch; 0: of no other job */
     struct yk_buf out;
 };
 
@@ -329,6 +330,36 @@ static void tell_ops(struct telling *t, const struct infeasible_item *it)
             form >= 0 ? " in form " : "", form >= 0 ? t->v->forms[form] : "");
 }
 
+/* How much of a training's batch is read at once. */
+static int64_t sample_bytes(const struct cost_model *m)
+{
+    const struct graph *g = m->graph;
+    int64_t sum = 0;
+    if (!m->req->training || !m->req->training->info)
+        return 0;
+    for (int32_t i = 0; i < g->n_inputs; i++)
+        if (i != m->req->training->info->divisor_input)
+            sum += YK_MAX(shape_bytes(&m->shapes.of[g->inputs[i]]), (int64_t)0) / m->microbatch;
+    return sum;
+}
+
+static int64_t whole_bytes(const struct cost_model *m)
+{
+    int64_t bytes = 0;
+    struct memtrain_part half[2] = {{0}};
+    uint8_t *all = yk_xalloc((size_t)m->graph->n_nodes + 1);
+    memset(all, 1, (size_t)m->graph->n_nodes);
+    if (!m->req->training || !m->req->training->info) {
+        if (cost_memory(m, all, 1, &bytes, NULL))
+            bytes = 0;
+    } else if (cost_memory_unit(m, all, true, half, NULL) || !yk_add_i64(half[0].fixed, half[0].each, &bytes) ||
+               !yk_add_i64(bytes, half[0].out, &bytes)) {
+        bytes = 0;
+    }
+    free(all);
+    return bytes;
+}
+
 static void tell_memory(struct telling *t, const struct infeasible_item *it)
 {
     int32_t most = 0;
@@ -349,7 +380,18 @@ static void tell_memory(struct telling *t, const struct infeasible_item *it)
             (long long)t->m.microbatch);
     else
         yk_buf_printf(&t->out, "more, ");
-    yk_buf_printf(&t->out, "its limit %.3f MB: free some, or add a device", (double)a->memory_bytes / 1e6);
+    double limit = (double)a->memory_bytes, batch = (double)t->sample * (double)t->req->batch;
+    double rest = limit - (double)t->whole;
+    if (t->sample > 0 && batch > rest) {
+        yk_buf_printf(&t->out, "and where its data is read a batch of %lld samples is %.3f MB more, ",
+            (long long)t->req->batch, batch / 1e6);
+        if (rest >= (double)t->sample) {
+            yk_buf_printf(&t->out, "its limit %.3f MB: a --batch of at most %lld, or a device with more", limit / 1e6,
+                (long long)(rest / (double)t->sample));
+            return;
+        }
+    }
+    yk_buf_printf(&t->out, "its limit %.3f MB: free some, or add a device", limit / 1e6);
 }
 
 /* What the others of the set and the rest of the request allow. */
@@ -438,11 +480,8 @@ void infeasible_explain(const struct solve_request *req, const struct view *v, d
         return;
     t.known = open_model(req, v, &t.m);
     if (t.known) {
-        uint8_t *all = yk_xalloc((size_t)req->graph->n_nodes + 1);
-        memset(all, 1, (size_t)req->graph->n_nodes);
-        if (cost_memory(&t.m, all, 1, &t.whole, NULL))
-            t.whole = 0;
-        free(all);
+        t.whole = whole_bytes(&t.m);
+        t.sample = sample_bytes(&t.m);
     }
     for (int32_t i = set.n - 1; i >= 0; i--) { /* what is likeliest to help first */
         if (i + 1 < set.n)

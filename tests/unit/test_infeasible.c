@@ -300,11 +300,30 @@ static void batch_norm(void **state)
         .training = &training,
         .microbatch = 4};
     assert_int_equal(solve_plan(&q, &f.view, &p, &why), YK_OK);
-    f.agents[0].memory_bytes = p->pipelines[0].stages[0].memory_bytes;
+    int64_t small = f.agents[0].memory_bytes = p->pipelines[0].stages[0].memory_bytes;
     plan_free(p);
     q.microbatch = 0;
     expect(&q, &f, ITEMS(MEMORY(0), OF_REQUEST(INFEASIBLE_BATCH_NORM)),
         SAYS("not trained on fewer than 16 samples unless asked", "agent pc: memory"));
+    /* The source of a training reads a batch at once: it is the batch that does not fit, and that is said. */
+    struct solve_training whole = training;
+    whole.info = &info;
+    q.training = &whole;
+    q.microbatch = 16;
+    f.agents[0].memory_bytes = 1000000000;
+    q.batch = 1000000;
+    expect(&q, &f, ITEMS(MEMORY(0)),
+        SAYS("a batch of 1000000 samples is 49160.000 MB more", "its limit 1000.000 MB", "a --batch of at most "));
+    struct yk_diag said = {0};
+    infeasible_explain(&q, &f.view, BUDGET, &said);
+    q.batch = strtoll(strstr(said.text, "at most ") + 8, NULL, 10) * 9 / 10;
+    p = NULL;
+    if (q.batch < 10000 || solve_plan(&q, &f.view, &p, &why))
+        fail_msg("a batch of %lld: %s", (long long)q.batch, why.text);
+    plan_free(p);
+    q.training = &training;
+    q.batch = 64;
+    f.agents[0].memory_bytes = small;
     q.microbatch = 64;
     expect(&q, &f, ITEMS(MEMORY(0), OF_REQUEST(INFEASIBLE_MICROBATCH)), SAYS("microbatch 64 was asked for"));
     pf_fini(&f);
