@@ -269,7 +269,7 @@ void profile_signature(const struct op_ctx *c, struct yk_buf *out)
         if (c->in[i])
             shape_text(c->in[i], text, sizeof(text));
         yk_buf_printf(out, ";%s%s", c->in[i] ? text : "-",
-            c->in[i] && c->graph->values[n->in[i]].kind == VALUE_WEIGHT ? "w" : "");
+            c->in[i] && c->graph->values[n->in[i]].kind == VALUE_WEIGHT ? c->weights_vary ? "v" : "w" : "");
         if (c->in[i] && c->content[i])
             yk_buf_add(out, c->content[i], (size_t)shape_count(c->in[i]) * sizeof(int64_t));
     }

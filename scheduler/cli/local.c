@@ -18,14 +18,14 @@
 #define PLAN_FILE_LIMIT ((size_t)64 << 20)
 
 yk_err local_use_plan(
-    struct local *l, struct graph *g, const struct solve_training *training, const char *path, struct yk_diag *why)
+    struct cli *c, struct local *l, struct graph *g, const struct solve_training *training, struct yk_diag *why)
 {
     struct json *doc = NULL;
     struct yk_buf skeleton = {0};
     yk_err err = onnx_export_skeleton(g, &skeleton, why); /* its hash is what a plan names */
     yk_buf_free(&skeleton);
     if (!err)
-        err = json_load(path, PLAN_FILE_LIMIT, &doc, why);
+        err = json_load(c->o.plan, PLAN_FILE_LIMIT, &doc, why);
     if (err)
         return err;
     err = plan_from_json(doc, &l->plan, why);
@@ -35,9 +35,12 @@ yk_err local_use_plan(
     if (!err)
         err = plan_check(l->plan, g, NULL, why);
     if (err)
-        return yk_wrap(why, err, "%s", path);
+        return yk_wrap(why, err, "%s", c->o.plan);
     if (!l->plan->forms)
         return YK_OK;
+    if (c->o.tune)
+        return yk_fail(
+            why, YK_INVAL, "--tune: the forms are those of --plan=%s, there is nothing to choose", c->o.plan);
     l->forms = yk_xalloc(((size_t)g->n_nodes + 1) * sizeof *l->forms);
     for (int32_t i = 0; i < g->n_nodes; i++)
         l->forms[i] = l->plan->forms[i];
@@ -109,12 +112,8 @@ yk_err local_open(struct cli *c, const char *path, struct local *l, struct yk_di
         goto out;
     if ((err = passes_infer(l->graph, fold_eval, NULL, why)))
         goto out;
-    if (c->o.plan && (err = local_use_plan(l, l->graph, NULL, c->o.plan, why)))
+    if (c->o.plan && (err = local_use_plan(c, l, l->graph, NULL, why)))
         goto out;
-    if (l->forms && c->o.tune) {
-        err = yk_fail(why, YK_INVAL, "--tune: the forms are those of --plan=%s, there is nothing to choose", c->o.plan);
-        goto out;
-    }
     if ((err = local_open_backends(c, l, why)))
         goto out;
     l->batch_dim = graph_batch_dim(l->graph, &l->fixed_batch);
@@ -157,7 +156,7 @@ yk_err local_load(struct local *l, int64_t max_batch, struct yk_diag *why)
         return yk_fail(why, YK_INVAL,
             "the model takes batches of exactly %lld, not %lld: export it with a dynamic batch",
             (long long)l->fixed_batch, (long long)max_batch);
-    yk_err err = l->tune && !l->forms ? tune_forms(l, why) : YK_OK;
+    yk_err err = l->tune && !l->forms ? tune_forms(l, NULL, why) : YK_OK;
     if (err)
         return err;
     struct exec_config config = {.graph = l->graph,

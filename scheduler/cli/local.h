@@ -28,11 +28,11 @@ struct local {
  * else 1.
  */
 yk_err local_open(struct cli *c, const char *path, struct local *l, struct yk_diag *why);
-/* Reads a plan of this graph into l->plan and l->forms. training: what a training graph consists of, as its plans may
+/* Reads --plan, of this graph, into l->plan and l->forms. training: what a training graph consists of, as its plans may
  * name forward nodes only; else NULL. */
 struct solve_training;
 yk_err local_use_plan(
-    struct local *l, struct graph *g, const struct solve_training *training, const char *path, struct yk_diag *why);
+    struct cli *c, struct local *l, struct graph *g, const struct solve_training *training, struct yk_diag *why);
 /* The pool and the backends alone, of --threads and --backend. */
 yk_err local_open_backends(struct cli *c, struct local *l, struct yk_diag *why);
 /* Prepares the whole graph for at most max_batch samples; other named dims take the sizes in l->sizes. */

@@ -4,6 +4,7 @@
 #include "common/samples.h"
 #include "kernels/fold.h"
 #include "scheduler/cli/local_train.h"
+#include "scheduler/cli/tune.h"
 #include "scheduler/solve.h"
 
 #include <inttypes.h>
@@ -34,7 +35,7 @@ yk_err local_train_open_model(struct local_train *t, struct yk_diag *why)
             .n_forward = t->env.graph->n_nodes,
             .first_loss = t->info.first_loss,
             .first_backward = t->info.first_backward};
-        err = local_use_plan(&t->env, t->graph, &training, t->cli->o.plan, why);
+        err = local_use_plan(t->cli, &t->env, t->graph, &training, why);
     }
     if (err)
         return err;
@@ -76,9 +77,26 @@ static yk_err fit_sizes(struct local_train *t, struct yk_diag *why)
     return err;
 }
 
+/* Of --tune, where no plan says the forms. */
+static yk_err tune(struct local_train *t, struct yk_diag *why)
+{
+    struct local whole = t->env;
+    if (!t->cli->o.tune || t->env.forms)
+        return YK_OK;
+    whole.graph = t->graph;
+    whole.sizes = t->sizes;
+    whole.batch_dim = t->batch_dim;
+    yk_err err = tune_forms(&whole, &t->info, why);
+    t->env.forms = whole.forms;
+    t->env.tuned = whole.tuned;
+    return err;
+}
+
 yk_err local_train_open_trainer(struct local_train *t, struct yk_diag *why)
 {
     yk_err err = fit_sizes(t, why);
+    if (!err)
+        err = tune(t, why);
     struct trainer_config config = {.graph = t->graph,
         .info = &t->info,
         .forms = t->env.forms,

@@ -131,7 +131,7 @@ static const struct conf_key keys_local_train[] = {
     KEY("checkpoint", CONF_STR, NULL, "Folder in which the training is kept: each epoch, each minute.", checkpoint,
         NULL, "DIR"),
     KEY("resume", CONF_BOOL, NULL, "Go on from the last checkpoint.", resume, NULL, NULL), KEY_PLAN, KEYS_IMAGE,
-    KEY_MEAN, KEY_STD, KEY_THREADS, KEY_BACKEND};
+    KEY_MEAN, KEY_STD, KEY_TUNE, KEY_THREADS, KEY_BACKEND};
 static const struct conf_key keys_local_bench[] = {KEY_INPUTS, KEY_BATCH("1"), KEY_SIZE, KEY_PLAN, KEY_TUNE,
     KEY_THREADS, KEY_BACKEND, NUMBER("repeat", "10", 1, 100000, "Timed runs after two warm-ups.", repeat, "N"),
     KEY("ops", CONF_BOOL, NULL, "Time every node too, and kinds of nodes together.", ops, NULL, NULL), KEY_TIMELINE};

@@ -55,6 +55,7 @@ struct known {
 
 struct tune {
     struct local *l;
+    const struct grad_info *training; /* NULL: inference */
     struct shapes shapes;
     struct op_ctx *c;
     char (*signature)[17];                                      /* by node; "" if it has no choice */
@@ -136,6 +137,12 @@ static void write_known(struct tune *t)
 
 /* ---- choosing ---- */
 
+static void node_of(struct tune *t, int32_t node)
+{
+    shapes_node(t->l->graph, &t->shapes, node, t->c);
+    t->c->weights_vary = t->training != NULL;
+}
+
 /* Signatures and forms of the static rule; nodes without a second form of the same backend have none to choose. */
 static yk_err look(struct tune *t, struct yk_diag *why)
 {
@@ -145,7 +152,7 @@ static yk_err look(struct tune *t, struct yk_diag *why)
         struct backend_form forms[16], one;
         if (t->shapes.dynamic[i])
             continue;
-        shapes_node(g, &t->shapes, i, t->c);
+        node_of(t, i);
         int n = backends_forms(&t->l->backends, t->c, forms, 16), same = 0;
         if (n < 1)
             continue;
@@ -170,7 +177,7 @@ static yk_err look(struct tune *t, struct yk_diag *why)
 static bool has_form(struct tune *t, int32_t node, const char *form)
 {
     struct backend_form one, first;
-    shapes_node(t->l->graph, &t->shapes, node, t->c);
+    node_of(t, node);
     const struct backend *b = backends_form_find(&t->l->backends, t->c, form, &one);
     return b && b == backends_form_find(&t->l->backends, t->c, t->fixed[node], &first);
 }
@@ -205,13 +212,28 @@ static double now_ms(void)
     return (double)s.tv_sec * 1e3 + (double)s.tv_nsec * 1e-6;
 }
 
+/* Where the weights lie that a training changes; here nothing does. free() it. */
+static void **variable_weights(const struct tune *t)
+{
+    const struct graph *g = t->l->graph;
+    void **at = t->training ? yk_xalloc(((size_t)g->n_values + 1) * sizeof *at) : NULL;
+    for (int32_t i = 0; at && i < t->training->n_params; i++)
+        if (t->training->params[i].trainable)
+            at[t->training->params[i].value] = (void *)(uintptr_t)g->values[t->training->params[i].value].data;
+    return at;
+}
+
 /* The least time of a run of the whole graph with these forms on zeros; 0 if it cannot be run like that. */
 static double whole_ms(struct tune *t, char (*form)[BACKEND_FORM_MAX])
 {
     const struct graph *g = t->l->graph;
     const char **forms = yk_xalloc(((size_t)g->n_nodes + 1) * sizeof *forms);
-    struct exec_config config = {
-        .graph = g, .max_sizes = t->l->sizes, .input_shapes = t->l->input_shapes, .backends = &t->l->backends};
+    void **variable = variable_weights(t);
+    struct exec_config config = {.graph = g,
+        .variable = variable,
+        .max_sizes = t->l->sizes,
+        .input_shapes = t->l->input_shapes,
+        .backends = &t->l->backends};
     struct dyn_value **in = yk_xalloc(((size_t)g->n_inputs + 1) * sizeof(struct dyn_value *));
     struct dyn_value **out = yk_xalloc(((size_t)g->n_outputs + 1) * sizeof(struct dyn_value *));
     struct exec *e = NULL;
@@ -227,6 +249,8 @@ static double whole_ms(struct tune *t, char (*form)[BACKEND_FORM_MAX])
             err = YK_UNSUPPORTED;
         else if (!(err = dyn_tensor(NULL, s, &in[k], &why)))
             memset(in[k]->tensor.data, 0, (size_t)tensor_bytes(&in[k]->tensor));
+        if (!err && t->training && k == t->training->divisor_input)
+            *(float *)in[k]->tensor.data = 1;
     }
     for (int i = 0; !err && i <= ROUNDS; i++) {
         double before = now_ms();
@@ -241,6 +265,7 @@ static double whole_ms(struct tune *t, char (*form)[BACKEND_FORM_MAX])
     for (int32_t k = 0; k < g->n_inputs; k++)
         dyn_unref(in[k]);
     exec_close(e);
+    free(variable);
     free(forms);
     free(in);
     free(out);
@@ -251,7 +276,8 @@ static yk_err measure(struct tune *t, struct yk_diag *why)
 {
     const struct graph *g = t->l->graph;
     int64_t size = t->l->batch_dim >= 0 ? t->l->sizes[t->l->batch_dim] : YK_MAX(t->l->fixed_batch, 1);
-    yk_err err = profile_graph(g, &t->l->backends, &size, 1, t->l->sizes, false, BUDGET_MS, NULL, on_entry, t, why);
+    yk_err err = profile_graph(
+        g, &t->l->backends, &size, 1, t->l->sizes, t->training != NULL, BUDGET_MS, NULL, on_entry, t, why);
     if (err)
         return err;
     /* What is best alone need not be in company. */
@@ -268,11 +294,11 @@ static yk_err measure(struct tune *t, struct yk_diag *why)
     return YK_OK;
 }
 
-yk_err tune_forms(struct local *l, struct yk_diag *why)
+yk_err tune_forms(struct local *l, const struct grad_info *training, struct yk_diag *why)
 {
     const struct graph *g = l->graph;
     size_t n = (size_t)g->n_nodes + 1;
-    struct tune t = {.l = l, .device = device_text(l)};
+    struct tune t = {.l = l, .training = training, .device = device_text(l)};
     char *in = folder();
     if (!t.device) {
         free(in);

@@ -5,9 +5,10 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import unittest.mock
 
 import harness
-from harness import FMNIST, MODELS, local
+from harness import FMNIST, MODELS, local, yoke
 from run import Skip
 
 DATA = pathlib.Path("/usr/share/libonnx-testdata/data")
@@ -214,6 +215,24 @@ def test_sizes_of_named_dimensions():
         assert local("batch", model, f"--data={folder}/data", "--batch=2", "--json").last()["samples"] == 4
         done = local("batch", model, f"--data={folder}/data", "--size=width=5", ok=False)
         assert done.code == 1 and "--size=width=5" in done.err, done.err
+
+
+def test_training_forms_by_measurement():
+    """Measured once, with backward nodes and weights that change; then the same forms, so the same bytes."""
+    import numpy as np
+    with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.dict(os.environ, {"XDG_CACHE_HOME": folder}):
+        np.save(f"{folder}/x.npy", np.random.default_rng(1).random((24, 1, 28, 28)).astype("f4"))
+        np.save(f"{folder}/y.npy", np.arange(24) % 10)
+        yoke("model", "new", "cnn", "--classes=10", "--input=1x28x28", "--seed=1", f"{folder}/m.onnx")
+        losses = []
+        for turn, flags in enumerate(([], ["--tune"], ["--tune"])):
+            done = local("train", f"{folder}/m.onnx", f"--data={folder}", "--epochs=2", "--batch=8", "--val=none", "--json",
+                         f"--output={folder}/{turn}.onnx", *flags)
+            losses.append([json.loads(line)["loss"] for line in done.out.split("\n") if '"step"' in line])
+        assert losses[1] == losses[2] and all(abs(a - b) <= 1e-4 * b for a, b in zip(*losses[:2])), losses
+        assert pathlib.Path(f"{folder}/1.onnx").read_bytes() == pathlib.Path(f"{folder}/2.onnx").read_bytes()
+        (kept,) = pathlib.Path(folder, "yoke").glob("forms-*.json")
+        assert "measured forms" not in done.err and json.loads(kept.read_text())["forms"]
 
 
 def test_forms_by_measurement():
