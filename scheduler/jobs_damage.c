@@ -19,9 +19,10 @@ static yk_err check_size(const struct sched *s, const char *file, int64_t needed
     struct stat st;
     char *path = yk_xasprintf("%s/%s", blobs_dir(s->blobs), file);
     yk_err err = YK_OK;
-    if (stat(path, &st) != 0)
-        err = yk_fail(why, yk_err_from_errno(errno), "%s: %s", file, strerror(errno));
-    else if (st.st_size < needed)
+    bool there = stat(path, &st) == 0;
+    if (!there && errno == ENOENT) /* what else hinders may pass: who reads it will say so */
+        err = yk_fail(why, YK_NOTFOUND, "%s is gone", file);
+    else if (there && st.st_size < needed)
         err = yk_fail(why, YK_IO, "%s has %lld bytes, it was written with %lld or more", file, (long long)st.st_size,
             (long long)needed);
     free(path);
@@ -109,10 +110,12 @@ static void check_run(void *arg)
             continue;
         char *file = jobs_sets_file(c->job, c->step, k->part), *path = yk_xasprintf("%s/%s", c->dir, file);
         int fd = open(path, O_RDONLY | O_CLOEXEC);
-        c->err = fd < 0 ? yk_fail(&c->why, yk_err_from_errno(errno), "%s: %s", file, strerror(errno))
-                        : check_bytes(fd, file, k, block, &c->why);
-        if (fd >= 0)
+        if (fd >= 0) {
+            c->err = check_bytes(fd, file, k, block, &c->why);
             close(fd);
+        } else if (errno == ENOENT) {
+            c->err = yk_fail(&c->why, YK_NOTFOUND, "%s is gone", file);
+        }
         free(path);
         free(file);
     }
