@@ -314,6 +314,11 @@ static void on_loaded(struct sched *s, struct fleet_agent *a, struct generation 
     if (member_->loaded)
         return;
     member_->loaded = true;
+    member_->held_bytes = YK_MAX(m->memory_bytes, (int64_t)0);
+    if (member_->held_bytes > member_->reserved_bytes) { /* other jobs' plans may not count on it */
+        a->reserved_bytes += member_->held_bytes - member_->reserved_bytes;
+        member_->reserved_bytes = member_->held_bytes;
+    }
     g->n_loaded++;
     j->life.fetched_bytes += m->fetched_bytes;
     jobs_event(s, j->id, "loaded", "%s holds its stages: %.1f MB, %.0f ms, %.1f MB fetched", a->name,

@@ -127,6 +127,7 @@ static yk_err add_member(struct generation *g, struct fleet_agent *a, int64_t by
         snprintf(m->id, sizeof m->id, "%s", a->id);
         a->loaded++;
     }
+    m->planned_bytes += bytes;
     m->reserved_bytes += bytes;
     a->reserved_bytes += bytes;
     return YK_OK;

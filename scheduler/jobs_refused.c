@@ -20,7 +20,7 @@ static int64_t planned_bytes(struct sched *s, const struct job *j, const char *a
     int64_t bytes = 0;
     for (struct generation *g = s->generations; g; g = g->next) {
         const struct generation_agent *m = g->job == j ? sched_member(g, agent) : NULL;
-        bytes += m ? m->reserved_bytes : 0;
+        bytes += m ? m->planned_bytes : 0;
     }
     return bytes;
 }

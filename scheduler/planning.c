@@ -5,6 +5,7 @@
 #include "common/metrics.h"
 #include "scheduler/busy.h"
 #include "scheduler/explain.h"
+#include "scheduler/held.h"
 #include "scheduler/infeasible.h"
 
 #include <stdlib.h>
@@ -138,7 +139,7 @@ static void solve_run(void *arg)
         .training = p->training.of ? &p->training : NULL,
         .budget_ms = SOLVE_BUDGET_MS};
     const struct explain_options more = {.changes = p->r.want_changes, .budget_ms = EXPLAIN_BUDGET_MS};
-    p->err = solve_plan(&req, p->view, &p->plan, &p->why);
+    p->err = held_plan(&req, p->view, &p->plan, &p->why);
     if (p->err == YK_INFEASIBLE && p->r.want_reasons)
         infeasible_explain(&req, p->view, REASONS_BUDGET_MS, &p->why);
     if (!p->err && (p->r.want_changes || p->r.want_bars))

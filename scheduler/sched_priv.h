@@ -23,7 +23,8 @@ struct generation {
         char id[33];
         bool loaded;
         bool has_stage;
-        int64_t reserved_bytes;
+        int64_t planned_bytes, held_bytes; /* of its stages; that it told, source and all: 0 before */
+        int64_t reserved_bytes;            /* the larger */
         /* Of its stages, to correct predictions by what they took. slow_factor: in what was planned:
          * planned_ms by profiled_ms, of a microbatch in all of them. */
         double slow_factor, took_ms, due_ms, planned_ms, profiled_ms;

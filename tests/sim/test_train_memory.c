@@ -1,7 +1,9 @@
-/* A plan says of a training's stages the memory that agents then take. */
+/* A plan says of its stages the memory that agents then take. */
 #include "tests/sim/train_site.h"
 
 #include "agent/pipeline.h"
+#include "scheduler/held.h"
+#include "scheduler/sched_priv.h"
 
 /* Of the plan, as the planner sees it: bytes by agent. */
 static void planned(struct site *s, const char *plan, int64_t by_agent[SITE_AGENTS])
@@ -153,10 +155,122 @@ static void judges_within_the_budget(void **state)
     assert_int_equal(got[0].n, got[1].n); /* each site measures its own forms: bits are another test's */
 }
 
+/* ---- batch jobs ---- */
+
+#define WORKSPACE 1200000 /* of a profile, where a stage needs less */
+#define SAMPLES "\"batch\":%lld,\"microbatch\":%lld,\"data\":{\"name\":\"set\"}"
+
+static struct plan *batch_plan(struct site *s, int64_t microbatch, const char *given)
+{
+    struct yk_diag why = {0};
+    struct plan *p = NULL;
+    char *request = yk_xasprintf("{\"kind\":\"batch\",\"model\":\"m\",\"source\":\"a0\"," SAMPLES "%s%s%s}",
+        (long long)100000, (long long)microbatch, s->codec[0] ? ",\"codec\":[\"fp32\",\"fp16\"]" : "",
+        given ? ",\"plan\":" : "", given ? given : "");
+    sched_plan(s->h->s, request, strlen(request), on_text, s->h);
+    wait_answer(s->h, 600000);
+    struct json *doc = answer_json(s->h);
+    if (plan_from_json(doc, &p, &why))
+        fail_msg("%s", why.text);
+    const struct json *stages = json_find(json_at(json_find(doc, "pipelines"), 0), "stages");
+    for (int32_t i = 0; i < p->pipelines[0].n_stages; i++)
+        p->pipelines[0].stages[i].memory_bytes = json_i64(json_find(json_at(stages, (size_t)i), "memory_bytes"), 0);
+    json_free(doc);
+    free(request);
+    return p;
+}
+
+static char *plan_text(const struct plan *p)
+{
+    struct yk_buf b = {0};
+    struct json_out o;
+    json_out_init(&o, &b, 0);
+    plan_to_json(p, &o);
+    yk_buf_add(&b, "", 1);
+    return (char *)b.data;
+}
+
+/* Two agents take turns at every cut; the first is the source. */
+static void batch_stages(struct site *s, int64_t microbatch, int32_t n_stages, int32_t first, int32_t depth)
+{
+    struct plan *p = batch_plan(s, microbatch, NULL);
+    int32_t n = p->n_forms, at = 0;
+    const char *codec = s->codec[0] ? s->codec : "fp32";
+    struct yk_buf b = {0};
+    yk_buf_printf(&b, "[{\"share\":1,\"depth\":%d,\"stages\":[", depth);
+    for (int32_t k = 0; k < n_stages; k++) {
+        int32_t last = k + 1 == n_stages ? n - 1 : (k + 1) * n / n_stages - 1;
+        yk_buf_printf(&b, "%s{\"agent\":\"a%d\",\"nodes\":[[%d,%d]]}", k ? "," : "", (k + first) % 2, at, last);
+        at = last + 1;
+    }
+    yk_buf_printf(&b, "]}],\"cuts\":[");
+    for (int32_t k = -1; k < n_stages; k++)
+        yk_buf_printf(&b, "%s{\"pipeline\":0,\"from\":%d,\"to\":%d,\"codec\":\"%s\"}", k < 0 ? "" : ",", k,
+            k + 1 == n_stages ? -1 : k + 1, codec);
+    yk_buf_printf(&b, "]");
+    yk_buf_add(&b, "", 1);
+    char *text = plan_text(p), *lines = strstr(text, "\"pipelines\":");
+    *lines = '\0';
+    struct yk_buf forms = {0};
+    for (int32_t i = 0; i < n; i++)
+        yk_buf_printf(&forms, "%s\"%s\"", i ? "," : "", p->forms[i]);
+    yk_buf_add(&forms, "", 1);
+    char *given = yk_xasprintf("{\"graph\":{\"use\":\"infer\",\"hash\":\"%s\"},\"microbatch\":%lld,\"forms\":[%s],"
+                               "\"pipelines\":%s}",
+        p->graph_hash, (long long)microbatch, (char *)forms.data, (char *)b.data);
+    plan_free(p);
+    p = batch_plan(s, microbatch, given);
+    int64_t held[SITE_AGENTS];
+    struct view *v = fleet_view(s->h->s->fleet, NULL);
+    struct model *m = sched_model_find(s->h->s, "m");
+    struct yk_diag why = {0};
+    assert_int_equal(model_load(m, s->h->s->blobs, &why), YK_OK);
+    if (held_bytes(m->graph, NULL, p, v, held, &why))
+        fail_msg("%s", why.text);
+    char *request = yk_xasprintf("{\"kind\":\"batch\",\"model\":\"m\",\"source\":\"a0\"," SAMPLES "%s,\"plan\":%s}",
+        (long long)100000, (long long)microbatch, s->codec[0] ? ",\"codec\":[\"fp32\",\"fp16\"]" : "", given);
+    int64_t id = submit(s->h, request), got[SITE_AGENTS] = {0};
+    wait_over(s->h, id, 60000);
+    for (const struct generation *e = s->h->s->ended; e; e = e->next)
+        for (int i = 0; e->job_id == id && i < e->n_agents; i++)
+            got[fleet_find(s->h->s->fleet, e->agents[i].id)->name[1] - '0'] = e->agents[i].held_bytes;
+    expect_state(s->h, id, "done");
+    assert_true(got[0] > 0 && (got[1] > 0 || (n_stages == 1 && first == 0)));
+    for (int32_t k = 0; k < v->n_agents; k++) {
+        int a = v->agents[k].name[1] - '0';
+        if (got[a] > held[k] || held[k] > got[a] + got[a] / 10 + WORKSPACE)
+            fail_msg("a%d holds %lld bytes, %lld are counted (%d stages from a%d, depth %d, %s)", a, (long long)got[a],
+                (long long)held[k], n_stages, first, depth, codec);
+    }
+    free(request);
+    free(given);
+    free(text);
+    yk_buf_free(&forms);
+    yk_buf_free(&b);
+    view_free(v);
+    plan_free(p);
+}
+
+/* The source's slots for samples and answers, and what codecs need, are counted beside the stages. */
+static void batches_hold_what_is_counted(void **state)
+{
+    (void)state;
+    struct site *s = site_open(2);
+    site_network(s, "m", "cnn", 1, 12);
+    site_data(s, "set", 40, 3, (const int64_t[]){1, 12, 12}, 5);
+    for (int codec = 0; codec < 2; codec++) {
+        strcpy(s->codec, codec ? "fp16" : "");
+        for (int32_t stages = 1; stages < 4; stages++)
+            for (int32_t first = 0; first < 2; first++)
+                batch_stages(s, 8, stages, first, 1 + 2 * codec);
+    }
+    site_close(s);
+}
+
 int main(void)
 {
     log_set_level(getenv("YOKE_TEST_LOG") ? LOG_INFO : LOG_ERROR);
     const struct CMUnitTest tests[] = {cmocka_unit_test(stages_take_what_is_planned), cmocka_unit_test(budgets),
-        cmocka_unit_test(judges_within_the_budget)};
+        cmocka_unit_test(judges_within_the_budget), cmocka_unit_test(batches_hold_what_is_counted)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
