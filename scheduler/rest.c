@@ -446,6 +446,13 @@ static void get_outputs(struct rest *r, struct http_request *q)
         sched_outputs(r->sched, id, reply_json, wait_for(r, q, 200));
 }
 
+static void delete_outputs(struct rest *r, struct http_request *q)
+{
+    int64_t id;
+    if (job_segment(q, &id))
+        sched_outputs_remove(r->sched, id, reply_text, wait_for(r, q, 200));
+}
+
 /* ---- routing ---- */
 
 #define JSON_TYPE "application/json"
@@ -470,6 +477,7 @@ static const struct route routes[] = {
     {"GET", "/v1/jobs/*/timeline", 0, NULL, get_timeline},
     {"GET", "/v1/jobs/*/output", 0, NULL, get_output},
     {"GET", "/v1/jobs/*/outputs", 0, NULL, get_outputs},
+    {"DELETE", "/v1/jobs/*/outputs", 0, NULL, delete_outputs},
 };
 
 static bool path_matches(const struct http_request *q, const char *pattern)

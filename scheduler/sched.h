@@ -58,6 +58,9 @@ void sched_events_cancel(struct sched_waiter *w);
 void sched_jobs_list(struct sched *s, int64_t job, store_on_json fn, void *arg);
 /* [{"name", "file"}] of a job that has ended, first the model's first output; YK_NOTFOUND if it kept none. */
 void sched_outputs(struct sched *s, int64_t job, store_on_json fn, void *arg);
+/* {"job","files"}: the outputs of a job that has ended go; its row and what was measured stay. YK_NOTFOUND if it kept
+ * none, YK_STATE while it goes on. */
+void sched_outputs_remove(struct sched *s, int64_t job, sched_on_text fn, void *arg);
 char *sched_output_path(struct sched *s, const char *file); /* of an output's file; free() it */
 bool sched_job_known(const struct sched *s, int64_t job);   /* there was one of this number */
 int sched_jobs_open(const struct sched *s);

@@ -1,6 +1,7 @@
 /* Content: uploads, the models made of them, and what goes when nobody needs it any more. */
 #include "scheduler/sched_priv.h"
 
+#include "common/json.h"
 #include "common/log.h"
 
 #include <stdio.h>
@@ -405,6 +406,72 @@ void sched_model_remove(struct sched *s, const char *name, sched_on_text fn, voi
             r->bytes += remove_file(s, file);
     log_info("model %s: removed, %lld bytes", r->name, (long long)r->bytes);
     store_flush(s->store, removed, r);
+}
+
+/* ---- outputs of jobs ---- */
+
+struct output_removal {
+    struct sched *s;
+    int64_t job, files;
+    sched_on_text fn;
+    void *arg;
+};
+
+static void outputs_removed(void *arg)
+{
+    struct output_removal *r = arg;
+    char text[80];
+    snprintf(text, sizeof text, "{\"job\":%lld,\"files\":%lld}", (long long)r->job, (long long)r->files);
+    r->fn(r->arg, YK_OK, text);
+    free(r);
+}
+
+static void on_outputs(void *arg, yk_err err, char *text)
+{
+    struct output_removal *r = arg;
+    struct yk_diag why = {0};
+    struct json *doc = NULL;
+    if (err == YK_NOTFOUND)
+        yk_fail(&why, err, "job %lld keeps no output (`yoke jobs` lists the jobs)", (long long)r->job);
+    else if (err)
+        yk_fail(&why, err, "%s", yk_err_text(err));
+    if (!err)
+        err = json_parse(text, strlen(text), &doc, &why);
+    free(text);
+    if (err) {
+        r->fn(r->arg, err, why.text);
+        free(r);
+        return;
+    }
+    for (size_t i = 0; i < json_len(doc); i++) {
+        const char *file = json_str(json_find(json_at(doc, i), "file"), "");
+        if (strncmp(file, "job-", 4) != 0 || strchr(file, '/') || file_in_use(r->s, file))
+            continue;
+        remove_file(r->s, file);
+        r->files++;
+    }
+    json_free(doc);
+    store_remove_outputs(r->s->store, r->job);
+    jobs_event(r->s, r->job, "removed", "its output, by its owner");
+    store_flush(r->s->store, outputs_removed, r);
+}
+
+void sched_outputs_remove(struct sched *s, int64_t job, sched_on_text fn, void *arg)
+{
+    bool open = jobs_find(s, job) != NULL;
+    for (const struct job *j = s->unsaved; j; j = j->next)
+        open = open || j->id == job;
+    if (open || !sched_job_known(s, job)) {
+        struct yk_diag why = {0};
+        yk_err err = open ? yk_fail(&why, YK_STATE, "job %lld has not ended: wait for it, or `yoke cancel %lld`",
+                                (long long)job, (long long)job)
+                          : yk_fail(&why, YK_NOTFOUND, "there is no job %lld", (long long)job);
+        fn(arg, err, why.text);
+        return;
+    }
+    struct output_removal *r = yk_xalloc(sizeof *r);
+    *r = (struct output_removal){.s = s, .job = job, .fn = fn, .arg = arg};
+    store_outputs_of(s->store, job, on_outputs, r);
 }
 
 void sched_content_tick(struct sched *s)

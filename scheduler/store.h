@@ -48,6 +48,7 @@ struct store_model {
 void store_put_model(struct store *s, const struct store_model *m);
 void store_put_blob(struct store *s, const char *hash, const char *file, int64_t at, int64_t bytes);
 void store_remove_model(struct store *s, const char *name);
+void store_remove_outputs(struct store *s, int64_t job);   /* what the job's row says of them */
 void store_remove_blob(struct store *s, const char *file); /* everything that lies in it */
 struct store_time {                                        /* one row of an agent's profile of a graph */
     int32_t node;

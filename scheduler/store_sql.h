@@ -23,6 +23,7 @@
              "created_ms, preprocess) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, nullif(?11, ''))") \
     X(BLOB, "INSERT OR REPLACE INTO blobs (hash, file, at, bytes) VALUES (?1, ?2, ?3, ?4)") \
     X(MODEL_REMOVE, "DELETE FROM models WHERE name = ?1") \
+    X(OUTPUTS_REMOVE, "UPDATE jobs SET outputs = '' WHERE id = ?1") \
     X(BLOB_REMOVE, "DELETE FROM blobs WHERE file = ?1") \
     X(PROFILE, "INSERT OR REPLACE INTO profiles (graph_hash, agent, backends, node, form, size, ms, prepare_ms, " \
                "packed_bytes, workspace_bytes, measured_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)") \

@@ -359,6 +359,13 @@ void store_remove_model(struct store *s, const char *name)
     remove_by(s, STORE_SQL_MODEL_REMOVE, name);
 }
 
+void store_remove_outputs(struct store *s, int64_t job)
+{
+    struct work *w = work_new(s, STORE_SQL_OUTPUTS_REMOVE);
+    add_i(work_row(w), job);
+    post(w);
+}
+
 void store_remove_blob(struct store *s, const char *file)
 {
     remove_by(s, STORE_SQL_BLOB_REMOVE, file);

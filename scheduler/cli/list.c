@@ -160,6 +160,25 @@ int cli_job(struct cli *c)
     return CLI_DONE;
 }
 
+int cli_output_remove(struct cli *c)
+{
+    struct yk_diag why = {0};
+    struct json *answer = NULL;
+    char *path = job_path(c->args.at[0], "/outputs");
+    if (!path)
+        return not_a_job(c);
+    yk_err err = cli_rest_call(c, "DELETE", path, NULL, &answer, &why);
+    free(path);
+    if (err)
+        return cli_fail(err, &why);
+    if (c->o.json)
+        job_print_json(answer, 0);
+    else
+        printf("output of job %s removed\n", c->args.at[0]);
+    json_free(answer);
+    return CLI_DONE;
+}
+
 int cli_cancel(struct cli *c)
 {
     struct yk_diag why = {0};

@@ -157,6 +157,7 @@ static const struct cli_command commands[] = {
     {"train", "MODEL --data=PATH|NAME", "Train a model on the fleet.", KEYS(keys_train), 1, 1, cli_train},
     {"job", "ID", "One job: state, progress, events.", KEYS(keys_job), 1, 1, cli_job},
     {"cancel", "ID", "End a job.", NO_KEYS, 1, 1, cli_cancel},
+    {"output remove", "ID", "Take the output of a job that has ended from yoked.", NO_KEYS, 1, 1, cli_output_remove},
     {"local infer", "FILE.onnx --input=[NAME=]FILE", "Run one sample or batch on this machine, without a scheduler.",
         KEYS(keys_local_infer), 1, 1, cli_local_infer},
     {"local batch", "FILE.onnx --data=PATH", "Run a data set on this machine.", KEYS(keys_local_batch), 1, 1,

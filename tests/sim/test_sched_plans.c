@@ -146,6 +146,43 @@ static void unknown_source(void **state)
     json_free(doc);
 }
 
+/* An output goes when its owner says so, and not before the job has ended; the job stays in the list. */
+static void outputs_are_removed(void **state)
+{
+    struct here *h = *state;
+    begin(h);
+    int64_t id = submit(h, BATCH "}");
+    sched_outputs_remove(h->s, id, on_text, h);
+    wait_answer(h, 1000);
+    assert_true(h->err == YK_STATE && strstr(h->text, "yoke cancel"));
+    sched_outputs_remove(h->s, id + 1, on_text, h);
+    wait_answer(h, 1000);
+    assert_int_equal(h->err, YK_NOTFOUND);
+    wait_over(h, id, 600000);
+    expect_done(h, id, 1000);
+    expect_output(h, id, 1000);
+    run_ms(h, 5000);
+    char file[40];
+    snprintf(file, sizeof file, "job-%lld.npy", (long long)id);
+    char *path = sched_output_path(h->s, file);
+    sched_outputs_remove(h->s, id, on_text, h);
+    wait_answer(h, 1000);
+    struct json *doc = answer_json(h);
+    assert_int_equal(json_i64(json_find(doc, "files"), 0), 1);
+    json_free(doc);
+    for (int ms = 0; ms < 2000 && access(path, F_OK) == 0; ms += 10)
+        run_ms(h, 10);
+    assert_int_not_equal(access(path, F_OK), 0);
+    free(path);
+    sched_outputs(h->s, id, on_json, h);
+    wait_answer(h, 1000);
+    assert_int_equal(h->err, YK_NOTFOUND);
+    sched_outputs_remove(h->s, id, on_text, h);
+    wait_answer(h, 1000);
+    assert_true(h->err == YK_NOTFOUND && strstr(h->text, "keeps no output"));
+    expect_done(h, id, 1000);
+}
+
 /* ---- a daemon that dies ---- */
 
 static void copy_db(const char *from, const char *to)
@@ -224,6 +261,7 @@ int main(void)
         T(of_another_graph),
         T(source_and_pins),
         T(unknown_source),
+        T(outputs_are_removed),
         T(dies_while_planning),
         T(stops_while_planning),
     };
