@@ -116,7 +116,7 @@ def torch(args):
     sizes = [m for m in (4, 2, 8) if m <= args.batch]
     with Training(args.model, args.size, microbatch=sizes[0], batches=(args.batch,)) as t, \
             pipeline_torch.Peer(t.model, t.root / f"d{args.batch}", args.batch) as peer:
-        cuts = args.at or t.equal_cuts(args.cuts)
+        cuts = args.at or t.equal_cuts(min(args.cuts, 3))
         pipeline_torch.compare(t.run(t.cut(cuts[0]), args.batch).losses, peer.run(peer.cuts[0], sizes[0], t.steps)[0])
 
         def ours(cut, m):
@@ -155,7 +155,7 @@ def main():
     parse.add_argument("--size", default="3x224x224", help="of its images")
     parse.add_argument("--repeats", type=int, default=5)
     parse.add_argument("--rounds", type=int, default=2, help="of the part link")
-    parse.add_argument("--cuts", type=int, default=3, help="of how many that share the work most equally the best is taken")
+    parse.add_argument("--cuts", type=int, default=6, help="how many near the most equal one are tried for the best")
     parse.add_argument("--at", type=int, nargs="*", help="cut after these nodes instead")
     args = parse.parse_args()
     wanted = args.only.split(",") if args.only else [p for p in PARTS if p != "link" or args.forced]

@@ -160,9 +160,27 @@ class Training:
             scale = {name: measured.get(name, 0) / max(ms, 1e-9) for name, ms in zip(pair, own)}
 
     def best_cut(self, n, few, many, second="b"):
-        """The quickest of equal_cuts(n), by slope()."""
-        cuts = self.equal_cuts(n, second)
-        return min(cuts, key=lambda after: self.slope(self.cut(after, second=second), few, many)[0])
+        """The quickest by slope(), from the most equal one to both sides as long as it gets better: n tries at most."""
+        tried = {}
+
+        def ms(after):
+            if after not in tried:
+                tried[after] = self.slope(self.cut(after, second=second), few, many)[0]
+            return tried[after]
+
+        def legal(after, direction):
+            near = range(after, after + 9 * direction, direction)
+            return next((x for x in near if 0 <= x < self.forward - 1 and
+                         self.price(self.cut(x, second=second), min(self.batches))), None)
+
+        best = self.equal_cuts(1, second)[0]
+        for direction in (-1, 1):
+            while len(tried) < n:
+                other = legal(best + 3 * direction, direction)
+                if other is None or ms(other) >= ms(best):
+                    break
+                best = other
+        return best
 
     def run(self, path, batch, source="a", output=None):
         before = {n: processor_ms(p) for n, p in self.fleet.agents.items()}
