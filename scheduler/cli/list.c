@@ -160,30 +160,12 @@ int cli_job(struct cli *c)
     return CLI_DONE;
 }
 
-int cli_output_remove(struct cli *c)
+/* DELETE of a job or of a part of it; then "BEFORE ID AFTER" is said. */
+static int delete_of_job(struct cli *c, const char *part, const char *before, const char *after)
 {
     struct yk_diag why = {0};
     struct json *answer = NULL;
-    char *path = job_path(c->args.at[0], "/outputs");
-    if (!path)
-        return not_a_job(c);
-    yk_err err = cli_rest_call(c, "DELETE", path, NULL, &answer, &why);
-    free(path);
-    if (err)
-        return cli_fail(err, &why);
-    if (c->o.json)
-        job_print_json(answer, 0);
-    else
-        printf("output of job %s removed\n", c->args.at[0]);
-    json_free(answer);
-    return CLI_DONE;
-}
-
-int cli_cancel(struct cli *c)
-{
-    struct yk_diag why = {0};
-    struct json *answer = NULL;
-    char *path = job_path(c->args.at[0], "");
+    char *path = job_path(c->args.at[0], part);
     if (!path)
         return not_a_job(c);
     yk_err err = cli_rest_call(c, "DELETE", path, NULL, &answer, &why);
@@ -193,7 +175,17 @@ int cli_cancel(struct cli *c)
     if (c->o.json && answer)
         job_print_json(answer, 0);
     else if (!c->o.json)
-        printf("job %s canceled\n", c->args.at[0]);
+        printf("%s %s %s\n", before, c->args.at[0], after);
     json_free(answer);
     return CLI_DONE;
+}
+
+int cli_output_remove(struct cli *c)
+{
+    return delete_of_job(c, "/outputs", "output of job", "removed");
+}
+
+int cli_cancel(struct cli *c)
+{
+    return delete_of_job(c, "", "job", "canceled");
 }
