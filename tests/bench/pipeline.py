@@ -10,6 +10,7 @@ from pipeline_fleet import Training
 
 FEW, WHOLE, MANY = 8, 16, 24
 LINK = {"bytes_per_s": 40e6, "duplex": "half"}
+DEPTHS = 2, 3, 4, 6
 TRIAL_GFLOPS = 60
 
 
@@ -79,16 +80,20 @@ def half(args):
 
 
 def link(args):
-    """The planner's choice against every plan by force, over 40 MB/s, half duplex. ResNet-34 only with --forced."""
+    """The planner's choice against every plan by force, over 40 MB/s, half duplex: every cut of the CNN."""
     chosen(args, "CNN", Training("cnn", "1x28x28", microbatch=16, batches=(8 * 16,), steps=4,
                                  emulate={"a": {"gflops": 4}, "b": {"gflops": 2, "link": LINK}}), None)
-    if not args.forced:
-        return
-    chosen(args, "ResNet-34", Training(args.model, args.size, microbatch=args.microbatch, batches=(FEW * args.microbatch,),
-                                       emulate={"b": {"link": LINK}}), 8)
+
+
+def link_large(args):
+    """The same with the 8 cuts of the large model that are predicted to be the best."""
+    chosen(args, args.model, Training(args.model, args.size, microbatch=args.microbatch, batches=(FEW * args.microbatch,),
+                                      emulate={"b": {"link": LINK}}), 8)
 
 
 def chosen(args, label, training, most):
+    """All plans are run in turns; the choice and the four that seemed best then run again, since the least of many noisy
+    figures is too low."""
     with training as t:
         batch = t.batches[0]
         choice = t.fleet.dir / "choice.json"
@@ -96,19 +101,27 @@ def chosen(args, label, training, most):
         t.compare(t.alone("a"), choice)
         plans = {f"{n} alone": t.alone(n) for n in "ab"}
         for _, after, second, first in t.cuts(batch)[:most]:
-            plans |= {f"{first} to node {after}, then {second}, depth {d}": t.cut(after, d, second, first) for d in (2, 3, 4, 6)}
-        times = {name: [] for name in (*plans, "chosen")}
-        for _ in range(args.rounds):
-            for name in times:
-                times[name] += t.run(plans.get(name, choice), batch).ms
-        shown = {name: median(v) for name, v in times.items()}
-        for name, ms in sorted(shown.items(), key=lambda v: v[1])[:6]:
-            print(f"{label}: {ms:.1f} ms a step, {name}")
-        own, line = shown.pop("chosen"), t.plan["pipelines"][0]
-        best = min(shown, key=shown.get)
-        print(f"planner within {100 * (own / shown[best] - 1):.1f} % of the best by force ({label}: {own:.1f} ms against "
-              f"{shown[best]:.1f} with {best}; chosen: {[(s['agent'], s['nodes']) for s in line['stages']]}, depth "
-              f"{line['depth']})", flush=True)
+            plans |= {f"{first} to node {after}, then {second}, depth {d}": t.cut(after, d, second, first) for d in DEPTHS}
+        plans["chosen"] = choice
+        tried = timed(t, plans, batch, args.rounds)
+        for name in sorted(tried, key=tried.get)[:6]:
+            print(f"{label}: {tried[name]:.1f} ms a step, {name}", flush=True)
+        rivals = sorted(plans.keys() - {"chosen"}, key=tried.get)[:4]
+        final = timed(t, {name: plans[name] for name in (*rivals, "chosen")}, batch, args.repeats)
+        own, line = final.pop("chosen"), t.plan["pipelines"][0]
+        best = min(final, key=final.get)
+        print(f"planner within {100 * (own / final[best] - 1):.1f} % of the best by force ({label}: {own:.1f} ms against "
+              f"{final[best]:.1f} with {best}; chosen: {[(s['agent'], s['nodes']) for s in line['stages']]}, depth "
+              f"{line['depth']}; of {len(plans) - 1} plans)", flush=True)
+
+
+def timed(t, plans, batch, rounds):
+    """The median step of each plan, run in turns."""
+    ms = {name: [] for name in plans}
+    for _ in range(rounds):
+        for name, path in plans.items():
+            ms[name] += t.run(path, batch).ms
+    return {name: median(v) for name, v in ms.items()}
 
 
 def torch(args):
@@ -142,23 +155,24 @@ def best_of(f, cuts, sizes):
     return cut, min(sizes, key=lambda m: f(cut, m))
 
 
-PARTS = {"train": train, "half": half, "torch": torch, "link": link, "infer": pipeline_infer.main}
+PARTS = {"train": train, "half": half, "torch": torch, "link": link, "link-large": link_large, "infer": pipeline_infer.main}
+LONG = "link", "link-large"
 
 
 def main():
     parse = argparse.ArgumentParser()
     parse.add_argument("--only", default="", help="parts: " + ",".join(PARTS))
-    parse.add_argument("--forced", action="store_true", help="with the part link, which takes long")
+    parse.add_argument("--forced", action="store_true", help="with the parts " + ", ".join(LONG) + ", which take long")
     parse.add_argument("--microbatch", type=int, default=2, help="samples (of the part torch: chosen)")
     parse.add_argument("--batch", type=int, default=32, help="samples of a step of the part torch")
     parse.add_argument("--model", default="resnet34", help="a KIND of `yoke model new`")
     parse.add_argument("--size", default="3x224x224", help="of its images")
     parse.add_argument("--repeats", type=int, default=5)
-    parse.add_argument("--rounds", type=int, default=2, help="of the part link")
+    parse.add_argument("--rounds", type=int, default=2, help="of the parts link and link-large, of every plan")
     parse.add_argument("--cuts", type=int, default=6, help="how many near the most equal one are tried for the best")
     parse.add_argument("--at", type=int, nargs="*", help="cut after these nodes instead")
     args = parse.parse_args()
-    wanted = args.only.split(",") if args.only else [p for p in PARTS if p != "link" or args.forced]
+    wanted = args.only.split(",") if args.only else [p for p in PARTS if p not in LONG or args.forced]
     for part in wanted:
         if part not in PARTS:
             parse.error(f"--only={part}: {', '.join(PARTS)}")
