@@ -319,8 +319,8 @@ void jobs_finish(struct sched *s, struct job *j)
     stop_clock(s, j);
     j->error[0] = '\0';
     if (j->labelled)
-        snprintf(text, sizeof text, "%lld samples in %.0f ms, accuracy %.4f", (long long)j->done, j->run_ms,
-            (double)j->correct / (double)j->labelled);
+        snprintf(text, sizeof text, "%lld samples in %.0f ms, accuracy %.4f%s", (long long)j->done, j->run_ms,
+            (double)j->correct / (double)j->labelled, j->training ? " of what it trained on, on the way" : "");
     else
         snprintf(text, sizeof text, "%lld samples in %.0f ms", (long long)j->done, j->run_ms);
     if (j->codec_error > 0) {
