@@ -14,8 +14,9 @@ struct infer {
     int n_in, n_out;
     const char **in_paths;
     char **out_paths;
-    bool keep;            /* some output is wanted */
     struct images images; /* of the last input that is one */
+    struct yk_buf scores; /* of people's runs: the .npy of the first output that has classes */
+    int scored;           /* which that is; -1: none */
 };
 
 static void infer_free(struct infer *f)
@@ -28,6 +29,7 @@ static void infer_free(struct infer *f)
     free(f->out);
     json_free(f->model);
     images_free(&f->images);
+    yk_buf_free(&f->scores);
 }
 
 static const char **names_of(const struct json *list, int *n)
@@ -133,9 +135,15 @@ static void put_values(struct json_out *out, const struct npy *npy, const uint8_
     json_close(out, ']');
 }
 
+/* For people who gave a picture and no file for the answer. */
+static bool wants_classes(const struct cli *c, const struct infer *f)
+{
+    return !c->o.json && !c->o.outputs.n && (f->images.set || c->o.labels);
+}
+
 /* One output: what it is, the values of a small one, and into its file if it has one. */
 static yk_err take_output(
-    struct cli *c, const struct infer *f, int i, const char *id, struct json_out *out, struct yk_diag *why)
+    struct cli *c, struct infer *f, int i, const char *id, struct json_out *out, struct yk_diag *why)
 {
     struct yk_buf bytes = {0};
     struct npy npy;
@@ -167,12 +175,18 @@ static yk_err take_output(
     } else if (!err) {
         shape_text(&npy.shape, text, sizeof text);
         printf("  %s %s%s%s\n", f->out[i], text, f->out_paths[i] ? " in " : "", f->out_paths[i] ? f->out_paths[i] : "");
+        struct tensor t = {.shape = npy.shape};
+        if (f->scored < 0 && wants_classes(c, f) && images_scores(&t)) {
+            f->scored = i;
+            f->scores = bytes;
+            return YK_OK;
+        }
     }
     yk_buf_free(&bytes);
     return err;
 }
 
-static yk_err show(struct cli *c, const struct infer *f, const char *id, const struct json *row, struct yk_diag *why)
+static yk_err show(struct cli *c, struct infer *f, const char *id, const struct json *row, struct yk_diag *why)
 {
     struct yk_buf text = {0};
     struct json_out out;
@@ -204,39 +218,18 @@ static yk_err show(struct cli *c, const struct infer *f, const char *id, const s
     return err;
 }
 
-/* For people who gave a picture and no file for the answer. */
-static bool wants_classes(const struct cli *c, const struct infer *f)
+static yk_err show_classes(struct cli *c, const struct infer *f, struct yk_diag *why)
 {
-    return !c->o.json && !c->o.outputs.n && (f->images.set || c->o.labels);
-}
-
-static yk_err show_classes(struct cli *c, const struct infer *f, const char *id, struct yk_diag *why)
-{
-    struct yk_buf bytes = {0};
     struct npy npy;
-    void *copy = NULL;
-    bool shown = false;
-    yk_err err = YK_OK;
-    for (int i = 0; i < f->n_out && !err && !shown; i++) {
-        yk_buf_free(&bytes);
-        bytes = (struct yk_buf){0};
-        if ((err = job_output(c, id, f->out[i], &bytes, why)) ||
-            (err = npy_parse(bytes.data, bytes.len, (int64_t)bytes.len, &npy, why)))
-            break;
-        struct tensor t = {.shape = npy.shape};
-        if (!images_scores(&t))
-            continue;
-        t.data = copy = yk_try_aligned((size_t)npy.bytes + 1);
-        if (!copy) {
-            err = yk_fail(why, YK_NOMEM, "no memory for the scores");
-            break;
-        }
-        memcpy(copy, bytes.data + npy.offset, (size_t)npy.bytes);
-        shown = true;
-        err = images_print_top(c->o.labels, &f->images, f->out[i], &t, why);
-    }
-    free(copy);
-    yk_buf_free(&bytes);
+    yk_err err = npy_parse(f->scores.data, f->scores.len, (int64_t)f->scores.len, &npy, why);
+    if (err)
+        return err;
+    struct tensor t = {.shape = npy.shape, .data = yk_try_aligned((size_t)npy.bytes + 1)};
+    if (!t.data)
+        return yk_fail(why, YK_NOMEM, "no memory for the scores");
+    memcpy(t.data, f->scores.data + npy.offset, (size_t)npy.bytes);
+    err = images_print_top(c->o.labels, &f->images, f->out[f->scored], &t, why);
+    free(t.data);
     return err;
 }
 
@@ -246,7 +239,7 @@ int cli_infer(struct cli *c)
     struct yk_buf body = {0};
     struct json_out out;
     struct json *row = NULL;
-    struct infer f = {0};
+    struct infer f = {.scored = -1};
     char id[24];
     if (!c->o.inputs.n) {
         fprintf(stderr, "yoke: infer needs --input=x.npy\n");
@@ -266,10 +259,9 @@ int cli_infer(struct cli *c)
             job_print_json(row, 0);
         goto out;
     }
-    if ((err = show(c, &f, id, row, &why)))
-        goto out;
-    if (wants_classes(c, &f))
-        err = show_classes(c, &f, id, &why);
+    err = show(c, &f, id, row, &why);
+    if (!err && f.scored >= 0)
+        err = show_classes(c, &f, &why);
 out:
     json_free(row);
     yk_buf_free(&body);

@@ -1,6 +1,7 @@
 """A fleet of real daemons on loopback, driven by the `yoke` command and REST, for the integration tests."""
 import hashlib
 import http.client
+import http.server
 import json
 import os
 import pathlib
@@ -8,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import urllib.parse
 
@@ -203,6 +205,44 @@ def yoke(*args, ok=True, timeout=600):
 
 def local(*args, ok=True, timeout=600):
     return yoke("local", *args, ok=ok, timeout=timeout)
+
+
+class Watch:
+    """`with Watch(fleet) as w:` stands between the command (--rest=w.url) and yoked, and keeps what was asked: w.asked is
+    a list of "METHOD path"."""
+
+    def __init__(self, fleet):
+        asked = self.asked = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def pass_on(self):
+                asked.append(f"{self.command} {self.path}")
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0))) or None
+                headers = {k: v for k, v in self.headers.items() if k.lower() == "content-type"}
+                status, data = fleet.request(self.command, self.path, body, headers, raw=True)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_PUT = do_POST = do_DELETE = pass_on
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
 
 
 def resident_bytes(pid):

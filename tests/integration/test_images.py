@@ -260,9 +260,12 @@ def test_infer_shows_classes():
         picture = next(iter(sorted((root / f"class{fashion()[1][0]}").iterdir())))
         names = fleet.dir / "names.txt"
         names.write_text("".join(f"kind {i}\n" for i in range(10)))
-        got = fleet.yoke("infer", "fmnist", f"--input={picture}", f"--labels={names}").out.strip().split("\n")
+        with harness.Watch(fleet) as watch:
+            got = harness.yoke(f"--rest={watch.url}", "infer", "fmnist", f"--input={picture}", f"--labels={names}")
+        got = got.out.strip().split("\n")
         want = local("infer", FMNIST, f"--input={picture}", f"--labels={names}").out.strip().split("\n")
         assert got[-6:] == want[-6:] and "best of 10" in got[-6], (got, want)
+        assert len([a for a in watch.asked if "/output?" in a]) == 1, watch.asked  # it comes once
 
 
 def test_bad_folders_on_an_agent():
