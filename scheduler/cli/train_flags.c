@@ -5,6 +5,37 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A flag that is a row of the table: all that is done to every one of them walks this. */
+struct row {
+    const char *flag, *key;
+    enum { ROW_INTEGER, ROW_NUMBER, ROW_SWITCH, ROW_WORD, ROW_TEXT } kind;
+    size_t at;         /* in struct train_flags */
+    double lo, hi;     /* of a number */
+    const char *words; /* of a word */
+};
+
+#define AT(key) offsetof(struct train_flags, key)
+#define I(key, otherwise, lo, hi, flag, ...) {flag, #key, ROW_INTEGER, AT(key), 0, 0, NULL},
+#define F(key, otherwise, lo, hi, flag, ...) {flag, #key, ROW_NUMBER, AT(key), lo, hi, NULL},
+#define O(key, sgd, adamw, lo, hi, flag, ...) F(key, sgd, lo, hi, flag, )
+#define B(key, flag, ...) {flag, #key, ROW_SWITCH, AT(key), 0, 0, NULL},
+#define W(key, words, flag, ...) {flag, #key, ROW_WORD, AT(key), 0, 0, words},
+#define S(key, flag, ...) {flag, #key, ROW_TEXT, AT(key), 0, 0, NULL},
+static const struct row rows[] = {TRAIN_CONFIG_FLAGS(I, F, O, B, W, S)};
+#undef AT
+#undef I
+#undef F
+#undef O
+#undef B
+#undef W
+#undef S
+
+/* Keys that share flags, as train_flags_put makes them. */
+static const struct {
+    const char *flag, *key;
+} shared[] = {{"schedule", "schedule"}, {"schedule", "schedule_epochs"}, {"schedule", "schedule_gamma"},
+    {"schedule", "schedule_floor"}, {"freeze", "freeze"}, {"val", "val"}};
+
 static yk_err put_number(struct json_out *out, const char *key, const char *flag, const char *text, double lo,
     double hi, struct yk_diag *why)
 {
@@ -72,29 +103,36 @@ static yk_err check_optimizer(const struct train_flags *f, struct yk_diag *why)
     return YK_OK;
 }
 
+static yk_err put_row(const struct train_flags *f, const struct row *r, struct json_out *out, struct yk_diag *why)
+{
+    const void *field = (const char *)f + r->at;
+    switch (r->kind) {
+    case ROW_INTEGER:
+        json_put_key(out, r->key);
+        json_put_i64(out, *(const int64_t *)field);
+        break;
+    case ROW_NUMBER:
+        return put_number(out, r->key, r->flag, *(char *const *)field, r->lo, r->hi, why);
+    case ROW_SWITCH:
+        json_put_key(out, r->key);
+        json_put_bool(out, *(const bool *)field);
+        break;
+    case ROW_WORD:
+        put_word(out, r->key, r->words, *(const int *)field);
+        break;
+    case ROW_TEXT:
+        put_text(out, r->key, *(char *const *)field);
+        break;
+    }
+    return YK_OK;
+}
+
 yk_err train_flags_put(const struct train_flags *f, double val, struct json_out *out, struct yk_diag *why)
 {
     yk_err err = check_optimizer(f, why);
     json_open(out, '{');
-#define I(key, ...)          \
-    json_put_key(out, #key); \
-    json_put_i64(out, f->key);
-#define F(key, otherwise, lo, hi, flag, ...) \
-    if (!err)                                \
-        err = put_number(out, #key, flag, f->key, lo, hi, why);
-#define O(key, sgd, adamw, lo, hi, flag, ...) F(key, sgd, lo, hi, flag, )
-#define B(key, ...)          \
-    json_put_key(out, #key); \
-    json_put_bool(out, f->key);
-#define W(key, words, ...) put_word(out, #key, words, f->key);
-#define S(key, ...) put_text(out, #key, f->key);
-    TRAIN_CONFIG_FLAGS(I, F, O, B, W, S)
-#undef I
-#undef F
-#undef O
-#undef B
-#undef W
-#undef S
+    for (size_t i = 0; i < YK_COUNT(rows) && !err; i++)
+        err = put_row(f, &rows[i], out, why);
     if (!err)
         err = put_schedule(out, f->schedule, why);
     if (val > 0) {
@@ -159,28 +197,24 @@ static void value_text(const struct json *v, char *out, size_t size)
     }
 }
 
+/* One key, if its flag was given: a is asked for, b is what the job has. */
+static yk_err agree(const struct conf_args *args, const char *flag, const char *key, const struct json *a,
+    const struct json *b, struct yk_diag *why)
+{
+    char here[400], there[400];
+    if (!conf_given(args, flag))
+        return YK_OK;
+    value_text(json_find(a, key), here, sizeof here);
+    value_text(json_find(b, key), there, sizeof there);
+    if (strcmp(here, there) == 0)
+        return YK_OK;
+    return yk_fail(why, YK_INVAL, "--%s: %s %s is asked for, the training that --resume follows has %s: leave it out",
+        flag, key, here[0] ? here : "none", there[0] ? there : "none");
+}
+
 yk_err train_flags_agree(const struct train_flags *f, double val, const struct conf_args *args,
     const struct json *train, struct yk_diag *why)
 {
-    static const struct {
-        const char *flag, *key;
-    } all[] = {
-#define I(key, otherwise, lo, hi, flag, ...) {flag, #key},
-#define F(key, otherwise, lo, hi, flag, ...) {flag, #key},
-#define O(key, sgd, adamw, lo, hi, flag, ...) {flag, #key},
-#define B(key, flag, ...) {flag, #key},
-#define W(key, words, flag, ...) {flag, #key},
-#define S(key, flag, ...) {flag, #key},
-        TRAIN_CONFIG_FLAGS(I, F, O, B, W, S)
-#undef I
-#undef F
-#undef O
-#undef B
-#undef W
-#undef S
-            {"schedule", "schedule"},
-        {"schedule", "schedule_epochs"}, {"schedule", "schedule_gamma"}, {"schedule", "schedule_floor"},
-        {"freeze", "freeze"}, {"val", "val"}};
     struct train_config mine = {0}, theirs = {0};
     struct json *a = NULL, *b = NULL;
     yk_err err = train_flags_read(f, val, &mine, why);
@@ -190,17 +224,10 @@ yk_err train_flags_agree(const struct train_flags *f, double val, const struct c
         err = to_json(&mine, &a, why);
     if (!err)
         err = to_json(&theirs, &b, why);
-    for (size_t i = 0; !err && i < YK_COUNT(all); i++) {
-        char here[400], there[400];
-        if (!conf_given(args, all[i].flag))
-            continue;
-        value_text(json_find(a, all[i].key), here, sizeof here);
-        value_text(json_find(b, all[i].key), there, sizeof there);
-        if (strcmp(here, there) != 0)
-            err = yk_fail(why, YK_INVAL,
-                "--%s: %s %s is asked for, the training that --resume follows has %s: leave it out", all[i].flag,
-                all[i].key, here[0] ? here : "none", there[0] ? there : "none");
-    }
+    for (size_t i = 0; !err && i < YK_COUNT(rows); i++)
+        err = agree(args, rows[i].flag, rows[i].key, a, b, why);
+    for (size_t i = 0; !err && i < YK_COUNT(shared); i++)
+        err = agree(args, shared[i].flag, shared[i].key, a, b, why);
     json_free(a);
     json_free(b);
     train_config_fini(&mine);
