@@ -390,6 +390,32 @@ def test_content_goes():
         fleet.yoke("infer", "one", f"--input={x}")
 
 
+def test_output_removed():
+    import numpy
+
+    with Fleet() as fleet:
+        x, out = fleet.dir / "x.npy", fleet.dir / "y.npy"
+        numpy.save(x, numpy.ones((2, 1, 28, 28), "float32"))
+        fleet.agent("pc")
+        fleet.add_model(FMNIST, "m")
+        job = fleet.yoke("infer", "m", f"--input={x}", f"--output={out}", "--json").last()["job"]
+        kept = [n for n in _blobs(fleet) if n.startswith(f"job-{job}")]
+        assert kept and fleet.request("GET", f"/v1/jobs/{job}/outputs")[0] == 200
+        done = fleet.yoke("output", "remove", job)
+        assert done.out == f"output of job {job} removed\n", done.out
+        harness.wait_for("the files to go", lambda: not set(kept) & set(_blobs(fleet)))
+        assert fleet.request("GET", f"/v1/jobs/{job}/output")[0] == 404
+        events = fleet.request("GET", f"/v1/jobs/{job}/events?cursor=0")[1]["events"]
+        assert events[-1]["kind"] == "removed" and fleet.yoke("--json", "job", job).json()["state"] == "done", events
+        # Again, of a job that is not there, of one that has not ended, and of what is no job.
+        for words, code, says in (((job,), 1, "keeps no output"), (("99",), 1, "no job 99"), (("x",), 2, "'x' is not a job id"),
+                                  ((), 2, "usage: yoke output remove ID")):
+            done = fleet.yoke("output", "remove", *words, ok=False)
+            assert done.code == code and says in done.err and not done.out, (words, done.code, done.err)
+        answer = fleet.yoke("infer", "m", f"--input={x}", "--json").last()
+        assert fleet.yoke("output", "remove", answer["job"], "--json").last() == {"job": answer["job"], "files": 1}
+
+
 def test_model_in_use_stays():
     with Fleet() as fleet:
         fleet.add_model(FMNIST, "fmnist")
