@@ -178,6 +178,16 @@ void jobs_alive(struct sched *s, struct job *j)
     j->deadline_us = YK_MAX(j->deadline_us, net_now_us(s->net) + silence_ms(s, j) * 1000);
 }
 
+void jobs_waits(struct sched *s, struct job *j, const char *reason)
+{
+    char text[sizeof j->error];
+    int64_t left_us = YK_MAX(j->deadline_us - net_now_us(s->net), (int64_t)0);
+    snprintf(text, sizeof text, "%.480s; it is waited for at most %lld s (source_wait_ms)", reason,
+        (long long)((left_us + 999999) / 1000000));
+    memcpy(j->error, text, sizeof text); /* reason may lie there */
+    jobs_event(s, j->id, job_state_name(JOB_WAITING), "%s", text);
+}
+
 void jobs_move(struct sched *s, struct job *j, enum job_state to, const char *reason)
 {
     enum job_state from = j->state;
@@ -190,14 +200,9 @@ void jobs_move(struct sched *s, struct job *j, enum job_state to, const char *re
     j->state = to;
     if (to == JOB_RUNNING && !j->started_ms)
         j->started_ms = jobs_now_ms();
-    char text[sizeof j->error];
-    if (to == JOB_WAITING && reason[0] && !strstr(reason, "source_wait_ms")) {
-        snprintf(text, sizeof text, "%.480s; it is waited for at most %lld s (source_wait_ms)", reason,
-            (long long)(deadline / 1000));
-        memcpy(j->error, text, sizeof text); /* reason may lie there */
-        reason = j->error;
-    }
-    if (from != to && reason[0])
+    if (to == JOB_WAITING && from != to && reason[0])
+        jobs_waits(s, j, reason);
+    else if (from != to && reason[0])
         jobs_event(s, j->id, job_state_name(to), "%s", reason);
     if (job_ended(to)) {
         stop_clock(s, j);
@@ -257,8 +262,14 @@ void jobs_lost(struct sched *s, struct job *j, const char *why)
     j->replans++;
     metrics_add(METRIC_replans_total, 1);
     j->state = JOB_RUNNING;
-    jobs_move(s, j, JOB_WAITING, text);
+    jobs_move(s, j, JOB_WAITING, "");
     jobs_step(s, j);
+    if (j->state != JOB_WAITING) {
+        jobs_event(s, j->id, "again", "%s", text);
+        return;
+    }
+    jobs_waits(s, j, text);
+    jobs_save(s, j);
 }
 
 void jobs_again(struct sched *s, struct job *j, const char *why)

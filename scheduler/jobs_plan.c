@@ -82,15 +82,20 @@ static void record_plan(struct sched *s, struct job *j, const struct plan *plan)
     yk_buf_free(&given);
 }
 
-/* Nobody can take it now. Devices that rest are waited for longer than those that went away. */
-static void wait_longer(struct sched *s, struct job *j, const char *why)
+/* Nobody can take it now, which is told once. Devices that rest are waited for longer than those that went away. */
+static void wait_longer(struct sched *s, struct job *j, const char *before, const char *why)
 {
     int64_t now = net_now_us(s->net);
-    bool rests = fleet_any_rests(s->fleet);
-    if (strcmp(j->error, why) != 0 && rests)
-        jobs_event(s, j->id, "waiting", "for devices that rest: %.500s", why);
-    snprintf(j->error, sizeof j->error, "%s", why);
+    bool rests = fleet_any_rests(s->fleet), told = strcmp(j->error, why) == 0 && !before[0];
+    char text[sizeof j->error];
     jobs_move(s, j, JOB_WAITING, "");
+    snprintf(text, sizeof text, "%s%.480s", before, why);
+    if (!told && rests)
+        jobs_event(s, j->id, "waiting", "for devices that rest: %.500s", text);
+    else if (!told)
+        jobs_waits(s, j, text);
+    snprintf(j->error, sizeof j->error, "%s", why);
+    j->dirty = true;
     j->life.retry_us = now + RETRY_US;
     if (!rests)
         return;
@@ -115,12 +120,10 @@ static void on_plan(void *arg, yk_err err, const char *why, struct plan *plan)
         if (next) {
             jobs_move(s, j, JOB_WAITING, "");
         } else if (err == YK_INFEASIBLE && j->life.n_refused) {
-            jobs_event(s, j->id, "waiting",
-                "no plan does without what agents had no memory for, so that is tried again: %.500s", why);
             jobs_refused_forget(j, NULL);
-            wait_longer(s, j, why);
+            wait_longer(s, j, "no plan does without what agents had no memory for, so that is tried again: ", why);
         } else if (err == YK_INFEASIBLE && (j->replans || j->done_map || fleet_any_rests(s->fleet))) {
-            wait_longer(s, j, why);
+            wait_longer(s, j, "", why);
         } else {
             jobs_fail(s, j, "%s", why);
         }

@@ -218,6 +218,7 @@ void jobs_drained(struct sched *s, struct job *j);                     /* a set 
 void jobs_restore(struct sched *s);
 struct job *jobs_find(struct sched *s, int64_t id);
 void jobs_move(struct sched *s, struct job *j, enum job_state to, const char *reason);
+void jobs_waits(struct sched *s, struct job *j, const char *reason); /* tells why and until when */
 void jobs_alive(struct sched *s, struct job *j); /* it runs and something came of it: the deadline starts again */
 void jobs_fail(struct sched *s, struct job *j, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* A generation of it cannot go on: back to the planner, or the end after too many in a row. */

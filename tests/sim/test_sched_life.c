@@ -142,6 +142,31 @@ static void silent_for_a_lease(void **state)
         fail_msg("results came again after %lld to %lld ms", (long long)least, (long long)longest);
 }
 
+/* That a job waits, and how long it is waited for, is told when it does: not where it goes on at once. */
+static void waiting_is_told_of_who_waits(void **state)
+{
+    struct here *h = *state;
+    begin(h, 1.0, 0.4, 4000);
+    run_ms(h, LEASE_MS); /* in which a scheduler that starts waits for its fleet */
+    int64_t id = submit_forced(h, "pc", "phone");
+    wait_results(h, &h->pc, 20, 60000);
+    fake_kill(&h->phone);
+    int results = h->pc.results;
+    wait_results(h, &h->pc, results + 10, 20000);
+    expect_events(h, id, "again", "agent phone went away", 1);
+    expect_events(h, id, "waiting", "", 0);
+    fake_kill(&h->pc);
+    run_ms(h, 5000);
+    expect_state(h, id, "waiting");
+    expect_events(h, id, "again", "", 1);
+    expect_events(h, id, "waiting", "agent pc went away; it is waited for at most 20 s (source_wait_ms)", 1);
+    fake_start(&h->pc);
+    wait_over(h, id, 600000);
+    expect_done(h, id, 4000);
+    expect_output(h, id, 4000);
+    expect_events(h, id, "waiting", "", 1);
+}
+
 static bool failed(struct here *h, int64_t id, const char *says)
 {
     struct json *doc;
@@ -169,7 +194,8 @@ static void refused_for_memory(void **state)
             int tried = h->phone.loads - loads;
             if (tried < 1 || tried > (known ? 1 : 4))
                 fail_msg("tried %d times there", tried);
-            expect_events(h, id, "waiting", known ? "other plans leave phone out" : "needs 3493928", tried);
+            expect_events(h, id, "waiting", "", 0);
+            expect_events(h, id, "again", known ? "other plans leave phone out" : "needs 3493928", tried);
         }
     /* Nobody has room: it ends, and says what was lacking. */
     h->pc.fail_load = "needs 5 bytes; the budget is 4";
@@ -200,6 +226,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_batch_leaves_a_hot_device, setup, teardown),
         cmocka_unit_test_setup_teardown(heat_that_flickers, setup, teardown),
         cmocka_unit_test_setup_teardown(silent_for_a_lease, setup, teardown),
+        cmocka_unit_test_setup_teardown(waiting_is_told_of_who_waits, setup, teardown),
         cmocka_unit_test_setup_teardown(refused_for_memory, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
