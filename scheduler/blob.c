@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #define UNMAP_US ((int64_t)3600 * 1000000)
+#define BLOCK ((size_t)1 << 20)
 
 struct file {
     char *name;
@@ -24,7 +25,7 @@ struct file {
 struct entry {
     uint8_t hash[HASH_BYTES];
     int32_t file; /* -1: free */
-    int64_t at, bytes;
+    int64_t at, bytes, sound_ns;
 };
 
 struct blobs {
@@ -132,6 +133,7 @@ void blobs_add(struct blobs *b, const char *hash, const char *file, int64_t at, 
     e->file = f;
     e->at = at;
     e->bytes = bytes;
+    e->sound_ns = 0;
 }
 
 static struct entry *find(const struct blobs *b, const char *hash)
@@ -143,10 +145,32 @@ static struct entry *find(const struct blobs *b, const char *hash)
     return e->file < 0 ? NULL : e;
 }
 
-const char *blobs_file(const struct blobs *b, const char *hash)
+const char *blobs_place(const struct blobs *b, const char *hash, int64_t *at, int64_t *bytes)
 {
     const struct entry *e = find(b, hash);
+    if (e && at)
+        *at = e->at;
+    if (e && bytes)
+        *bytes = e->bytes;
     return e ? b->files[e->file].name : NULL;
+}
+
+const char *blobs_file(const struct blobs *b, const char *hash)
+{
+    return blobs_place(b, hash, NULL, NULL);
+}
+
+int64_t blobs_sound_ns(const struct blobs *b, const char *hash)
+{
+    const struct entry *e = find(b, hash);
+    return e ? e->sound_ns : 0;
+}
+
+void blobs_set_sound(struct blobs *b, const char *hash, int64_t written_ns)
+{
+    struct entry *e = find(b, hash);
+    if (e)
+        e->sound_ns = written_ns;
 }
 
 const char *blobs_file_at(const struct blobs *b, int32_t i)
@@ -154,7 +178,8 @@ const char *blobs_file_at(const struct blobs *b, int32_t i)
     return i >= b->n_files ? NULL : b->files[i].removed_us ? "" : b->files[i].name;
 }
 
-int64_t blobs_remove(struct blobs *b, const char *file, int64_t now_us)
+/* The table anew, without what is of a file (NULL: of any) and has a hash (NULL: any). Returns what goes. */
+static int64_t drop(struct blobs *b, const char *file, const uint8_t *hash)
 {
     struct entry *old = b->table;
     int64_t bytes = 0;
@@ -165,7 +190,8 @@ int64_t blobs_remove(struct blobs *b, const char *file, int64_t now_us)
     for (size_t i = 0; i < b->cap; i++) {
         if (old[i].file < 0)
             continue;
-        if (strcmp(b->files[old[i].file].name, file) == 0) {
+        if ((!file || strcmp(b->files[old[i].file].name, file) == 0) &&
+            (!hash || memcmp(old[i].hash, hash, HASH_BYTES) == 0)) {
             bytes += old[i].bytes;
             continue;
         }
@@ -173,6 +199,37 @@ int64_t blobs_remove(struct blobs *b, const char *file, int64_t now_us)
         b->n++;
     }
     free(old);
+    return bytes;
+}
+
+void blobs_forget(struct blobs *b, const char *hash)
+{
+    uint8_t key[HASH_BYTES];
+    if (yk_unhex(hash, HASH_BYTES, key))
+        drop(b, NULL, key);
+}
+
+void blobs_renew(struct blobs *b, const char *file, int64_t now_us)
+{
+    int32_t n = b->n_files, fresh = -1;
+    for (int32_t i = 0; i < n; i++) {
+        if (b->files[i].removed_us || strcmp(b->files[i].name, file) != 0)
+            continue;
+        if (fresh < 0) {
+            fresh = b->n_files++;
+            b->files = yk_xrealloc(b->files, (size_t)b->n_files * sizeof *b->files);
+            b->files[fresh] = (struct file){.name = yk_xstrdup(b->files[i].name)};
+        }
+        b->files[i].removed_us = YK_MAX(now_us, (int64_t)1);
+        for (size_t k = 0; k < b->cap; k++)
+            if (b->table[k].file == i)
+                b->table[k].file = fresh;
+    }
+}
+
+int64_t blobs_remove(struct blobs *b, const char *file, int64_t now_us)
+{
+    int64_t bytes = drop(b, file, NULL);
     for (int32_t i = 0; i < b->n_files; i++)
         if (strcmp(b->files[i].name, file) == 0)
             b->files[i].removed_us = YK_MAX(now_us, (int64_t)1);
@@ -284,6 +341,55 @@ yk_err blob_hash_file(const char *dir, const char *file, char hash[HASH_HEX_SIZE
     if (!err)
         yk_hex(sum, HASH_BYTES, hash);
     free(path);
+    return err;
+}
+
+static yk_err hash_slice(
+    int fd, const char *file, int64_t at, int64_t bytes, char hex[HASH_HEX_SIZE], struct yk_diag *why)
+{
+    struct hash h;
+    uint8_t sum[HASH_BYTES], *block = yk_xalloc((size_t)YK_MIN(bytes, (int64_t)BLOCK) + 1);
+    yk_err err = YK_OK;
+    hash_init(&h);
+    for (int64_t done = 0; done < bytes && !err;) {
+        ssize_t n = pread(fd, block, (size_t)YK_MIN(bytes - done, (int64_t)BLOCK), (off_t)(at + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            err = yk_fail(why, YK_IO, "%s cannot be read at offset %lld: %s", file, (long long)(at + done),
+                n < 0 ? strerror(errno) : "it ends there");
+            break;
+        }
+        hash_update(&h, block, (size_t)n);
+        done += n;
+    }
+    hash_final(&h, sum);
+    yk_hex(sum, sizeof sum, hex);
+    free(block);
+    return err;
+}
+
+yk_err blob_check(const char *dir, const char *file, int64_t at, int64_t bytes, const char *hash, int64_t *sound_ns,
+    struct yk_diag *why)
+{
+    char *path = yk_xasprintf("%s/%s", dir, file), hex[HASH_HEX_SIZE];
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    free(path);
+    if (fd < 0)
+        return errno == ENOENT ? yk_fail(why, YK_NOTFOUND, "%s is gone", file)
+                               : yk_fail(why, YK_BUSY, "%s cannot be opened: %s", file, strerror(errno));
+    yk_err err = YK_OK;
+    int64_t written = fstat(fd, &st) == 0 ? (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec : 0;
+    if (!sound_ns || !written || *sound_ns != written) {
+        err = hash_slice(fd, file, at, bytes, hex, why);
+        if (!err && strcmp(hex, hash) != 0)
+            err = yk_fail(why, YK_FORMAT, "%s has other bytes than were written, from offset %lld for %lld bytes", file,
+                (long long)at, (long long)bytes);
+    }
+    close(fd);
+    if (sound_ns)
+        *sound_ns = err ? 0 : written;
     return err;
 }
 

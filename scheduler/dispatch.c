@@ -304,11 +304,9 @@ static void on_loaded(struct sched *s, struct fleet_agent *a, struct generation 
         if (err == YK_NOMEM)
             jobs_refused(s, g, a, m->memory_bytes, why);
         else if (j->training)
-            jobs_sets_suspect(s, j, fatal, why);
-        else if (fatal)
-            jobs_fail(s, j, "%s", why);
+            jobs_sets_suspect(s, j, err, fatal, why);
         else
-            jobs_lost(s, j, why);
+            jobs_content_suspect(s, j, false, err, fatal, why);
         return;
     }
     if (member_->loaded)
@@ -358,12 +356,16 @@ static void on_run_started(struct sched *s, struct generation *g, const struct w
 static void on_run_done(struct sched *s, struct fleet_agent *a, struct generation *g, const struct wire_run_done *m)
 {
     struct job *j = g->job;
-    if (m->error[0] && is_input_error(yk_err_from_name(m->error)))
-        jobs_fail(s, j, "agent %s: %s", a->name, m->text);
-    else if (m->error[0])
-        jobs_lost(s, j, m->text);
-    else if (!g->learned && !j->training)
+    if (m->error[0]) {
+        yk_err err = yk_err_from_name(m->error);
+        bool fatal = is_input_error(err);
+        char why[600];
+        snprintf(why, sizeof why, "%s%.60s%s%.500s", fatal ? "agent " : "", fatal ? a->name : "", fatal ? ": " : "",
+            m->text);
+        jobs_content_suspect(s, j, true, err, fatal, why);
+    } else if (!g->learned && !j->training) {
         run_all(s, j);
+    }
 }
 
 /* The rows of one output into its file; the header first, again after a restart. */

@@ -111,6 +111,7 @@ struct job {
     int64_t last_event; /* id of its newest */
     struct job_life life;
     bool dirty;
+    bool checking; /* its content is read, to know whether it is damaged */
     /* jobs_unsaved.c */
     bool stored;                             /* there is a row */
     bool row_pending, row_error, row_missed; /* its write: on the way, failed, failed once */

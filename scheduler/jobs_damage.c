@@ -1,5 +1,6 @@
-/* Sets that are not what was written: a file that is gone, too short or has other bytes. Found where a set is taken,
- * and where it could not be used; then an older set takes its place. */
+/* Sets and other content that are not what was written: a file that is gone, too short or has other bytes. A damaged
+ * set is found where a set is taken, and where it could not be used; then an older set takes its place. Damaged weights
+ * and data are found where an agent could not take them up; then the job ends, for no other try would help. */
 #include "scheduler/sched_priv.h"
 
 #include <errno.h>
@@ -9,8 +10,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define BLOCK ((size_t)1 << 20)
 
 /* ---- taking a set ---- */
 
@@ -68,58 +67,27 @@ void jobs_sets_remove(struct sched *s, struct job *j, const char *why)
 struct check {
     struct sched *s;
     int64_t job, step, generation;
-    char *dir, *text; /* text: what to say if the set is whole */
+    char *dir, *text; /* text: what to say if the set is whole, and said: which error that is */
     bool fatal;
     struct training_kept *kept;
     int32_t n_kept;
-    yk_err err;
+    yk_err said, err;
     struct yk_diag why;
 };
-
-static yk_err check_bytes(int fd, const char *file, const struct training_kept *k, uint8_t *block, struct yk_diag *why)
-{
-    struct hash h;
-    uint8_t sum[HASH_BYTES];
-    char hex[HASH_HEX_SIZE];
-    hash_init(&h);
-    for (int64_t at = 0; at < k->bytes;) {
-        ssize_t n = pread(fd, block, (size_t)YK_MIN(k->bytes - at, (int64_t)BLOCK), (off_t)(k->at + at));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return yk_fail(why, YK_IO, "%s cannot be read at offset %lld: %s", file, (long long)(k->at + at),
-                n < 0 ? strerror(errno) : "it ends there");
-        hash_update(&h, block, (size_t)n);
-        at += n;
-    }
-    hash_final(&h, sum);
-    yk_hex(sum, sizeof sum, hex);
-    if (strcmp(hex, k->hash) == 0)
-        return YK_OK;
-    return yk_fail(why, YK_FORMAT, "%s has other bytes than were written, from offset %lld for %lld bytes", file,
-        (long long)k->at, (long long)k->bytes);
-}
 
 static void check_run(void *arg)
 {
     struct check *c = arg;
-    uint8_t *block = yk_xalloc(BLOCK);
     for (int32_t i = 0; i < c->n_kept && !c->err; i++) {
         const struct training_kept *k = &c->kept[i];
         if (!k->part[0])
             continue;
-        char *file = jobs_sets_file(c->job, c->step, k->part), *path = yk_xasprintf("%s/%s", c->dir, file);
-        int fd = open(path, O_RDONLY | O_CLOEXEC);
-        if (fd >= 0) {
-            c->err = check_bytes(fd, file, k, block, &c->why);
-            close(fd);
-        } else if (errno == ENOENT) {
-            c->err = yk_fail(&c->why, YK_NOTFOUND, "%s is gone", file);
-        }
-        free(path);
+        char *file = jobs_sets_file(c->job, c->step, k->part);
+        c->err = blob_check(c->dir, file, k->at, k->bytes, k->hash, NULL, &c->why);
+        if (c->err == YK_BUSY)
+            c->err = YK_OK;
         free(file);
     }
-    free(block);
 }
 
 static const struct generation *generation_of(const struct sched *s, const struct job *j)
@@ -130,6 +98,72 @@ static const struct generation *generation_of(const struct sched *s, const struc
     return g;
 }
 
+/* ---- other content ---- */
+
+struct piece {
+    char hash[HASH_HEX_SIZE], *file; /* file NULL: the index does not know it */
+    int64_t at, bytes;
+    char *what; /* "weight 'fc'" */
+};
+
+struct content_check {
+    struct sched *s;
+    int64_t job, generation;
+    char *dir, *model, *text; /* text: what to say if nothing is damaged */
+    bool fatal;
+    struct piece *pieces, *damaged;
+    size_t n, cap;
+    struct yk_diag why;
+};
+
+/* Takes what. */
+static void add_piece(struct content_check *c, const char *hash, char *what)
+{
+    if (c->n == c->cap) {
+        c->cap = c->cap ? 2 * c->cap : 64;
+        c->pieces = yk_xrealloc(c->pieces, c->cap * sizeof *c->pieces);
+    }
+    struct piece *p = &c->pieces[c->n++];
+    *p = (struct piece){.what = what};
+    snprintf(p->hash, sizeof p->hash, "%s", hash);
+    const char *file = blobs_place(c->s->blobs, hash, &p->at, &p->bytes);
+    p->file = file ? yk_xstrdup(file) : NULL;
+}
+
+static void add_weight(void *arg, const struct value *v)
+{
+    char hash[HASH_HEX_SIZE];
+    if (v->kind != VALUE_WEIGHT || !v->has_hash)
+        return;
+    yk_hex(v->hash, HASH_BYTES, hash);
+    add_piece(arg, hash, yk_xasprintf("weight '%.80s'", v->name));
+}
+
+static void add_model(struct content_check *c, const struct job *j, const struct model *m)
+{
+    const struct model *own = sched_model_find(c->s, j->model);
+    const struct graph *g = m->graph;
+    add_piece(c, m->graph_hash, yk_xstrdup("the graph"));
+    for (int32_t i = 0; i < g->n_values; i++)
+        add_weight(c, &g->values[i]);
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        node_each_inner_weight(&g->nodes[i], add_weight, c);
+    if (j->training && own) /* its graph is made from it, and what was trained is written into a copy of it */
+        add_piece(c, own->blob_hash, yk_xstrdup("the file"));
+}
+
+static void content_run(void *arg)
+{
+    struct content_check *c = arg;
+    for (size_t i = 0; i < c->n && !c->damaged; i++) {
+        const struct piece *p = &c->pieces[i];
+        yk_err err = p->file ? blob_check(c->dir, p->file, p->at, p->bytes, p->hash, NULL, &c->why)
+                             : yk_fail(&c->why, YK_NOTFOUND, "content %.12s is not there", p->hash);
+        if (err && err != YK_BUSY)
+            c->damaged = &c->pieces[i];
+    }
+}
+
 static void otherwise(struct sched *s, struct job *j, bool fatal, const char *why)
 {
     if (fatal)
@@ -137,6 +171,63 @@ static void otherwise(struct sched *s, struct job *j, bool fatal, const char *wh
     else
         jobs_lost(s, j, why);
 }
+
+static void content_done(void *arg)
+{
+    struct content_check *c = arg;
+    struct sched *s = c->s;
+    struct job *j = jobs_find(s, c->job);
+    const struct generation *g = j && !job_ended(j->state) ? generation_of(s, j) : NULL;
+    if (j)
+        j->checking = false;
+    if (j && !job_ended(j->state) && c->damaged && c->model)
+        jobs_fail(s, j, "%s of model %s is damaged: %.300s: `yoke model add` its file again", c->damaged->what,
+            c->model, c->why.text);
+    else if (j && !job_ended(j->state) && c->damaged)
+        jobs_fail(s, j, "%s is damaged: %.300s: give it again", c->damaged->what, c->why.text);
+    else if (g && g->id == c->generation) /* else it was lost meanwhile, and is tried again */
+        otherwise(s, j, c->fatal, c->text);
+    for (size_t i = 0; i < c->n; i++) {
+        free(c->pieces[i].file);
+        free(c->pieces[i].what);
+    }
+    free(c->pieces);
+    free(c->dir);
+    free(c->model);
+    free(c->text);
+    free(c);
+}
+
+void jobs_content_suspect(struct sched *s, struct job *j, bool data, yk_err err, bool fatal, const char *why)
+{
+    const struct generation *g = generation_of(s, j);
+    if (j->checking)
+        return; /* another agent says the same */
+    bool may = err == YK_FORMAT || err == YK_IO || err == YK_NOTFOUND;
+    if (!may || !g || (data ? !j->n_inputs : !g->model->graph)) {
+        otherwise(s, j, fatal, why);
+        return;
+    }
+    struct content_check *c = yk_xalloc(sizeof *c);
+    *c = (struct content_check){.s = s,
+        .job = j->id,
+        .generation = g->id,
+        .dir = yk_xstrdup(blobs_dir(s->blobs)),
+        .model = data ? NULL : yk_xstrdup(j->model),
+        .text = yk_xstrdup(why),
+        .fatal = fatal};
+    if (!data)
+        add_model(c, j, g->model);
+    for (int i = 0; data && i < j->n_inputs; i++)
+        add_piece(c, j->inputs[i].data,
+            j->inputs[i].name ? yk_xasprintf("the data of input '%.60s'", j->inputs[i].name) : yk_xstrdup("the data"));
+    if (data && j->labels)
+        add_piece(c, j->labels, yk_xstrdup("the file of labels"));
+    j->checking = true;
+    worker_post(s->content, content_run, content_done, c);
+}
+
+/* ---- a set that could not be used ---- */
 
 static void check_done(void *arg)
 {
@@ -157,7 +248,7 @@ static void check_done(void *arg)
                 jobs_train_resume(s, j);
             }
         } else if (same) {
-            otherwise(s, j, c->fatal, c->text);
+            jobs_content_suspect(s, j, false, c->said, c->fatal, c->text);
         }
     }
     free(c->dir);
@@ -166,14 +257,14 @@ static void check_done(void *arg)
     free(c);
 }
 
-void jobs_sets_suspect(struct sched *s, struct job *j, bool fatal, const char *why)
+void jobs_sets_suspect(struct sched *s, struct job *j, yk_err err, bool fatal, const char *why)
 {
     struct training *t = j->training;
     const struct generation *g = generation_of(s, j);
     if (t->checking)
         return; /* another agent says the same */
     if (!t->saved.step || !g) {
-        otherwise(s, j, fatal, why);
+        jobs_content_suspect(s, j, false, err, fatal, why);
         return;
     }
     struct check *c = yk_xalloc(sizeof *c);
@@ -185,6 +276,7 @@ void jobs_sets_suspect(struct sched *s, struct job *j, bool fatal, const char *w
         .dir = yk_xstrdup(blobs_dir(s->blobs)),
         .text = yk_xstrdup(why),
         .fatal = fatal,
+        .said = err,
         .kept = yk_xalloc(bytes + 1),
         .n_kept = t->saved.n_kept};
     memcpy(c->kept, t->saved.kept, bytes);

@@ -14,6 +14,8 @@ struct making {
     struct sched *s;
     struct training *t;
     char blob[65], *name;
+    char *file; /* of the blob; where and as blobs_sound_ns says */
+    int64_t at, bytes, sound_ns;
     struct model_blob *slices;
     size_t n_slices;
     yk_err err;
@@ -25,6 +27,12 @@ struct making {
 static void make_run(void *arg)
 {
     struct making *m = arg;
+    m->err = m->file ? blob_check(blobs_dir(m->s->blobs), m->file, m->at, m->bytes, m->blob, &m->sound_ns, &m->why)
+                     : yk_fail(&m->why, YK_NOTFOUND, "content %.12s is not there", m->blob);
+    if (m->err) {
+        yk_wrap(&m->why, m->err, "the file of model %s is damaged (`yoke model add` it again)", m->name);
+        return;
+    }
     m->err = training_make(m->t, blobs_dir(m->s->blobs), m->blob, m->s->config.eval, m->s->config.eval_arg, &m->slices,
         &m->n_slices, &m->why);
 }
@@ -33,6 +41,8 @@ static void make_done(void *arg)
 {
     struct making *m = arg;
     struct sched *s = m->s;
+    blobs_set_sound(s->blobs, m->blob, m->sound_ns);
+    sched_content_renew(s, m->slices, m->n_slices);
     for (size_t i = 0; i < m->n_slices; i++) {
         const struct model_blob *b = &m->slices[i];
         if (blobs_find(s->blobs, b->hash, NULL)) /* the model's own weights stay where they are */
@@ -51,6 +61,7 @@ static void make_done(void *arg)
     }
     m->fn(m->arg, m->err, m->why.text, m->t);
     free(m->name);
+    free(m->file);
     free(m);
 }
 
@@ -61,6 +72,9 @@ void jobs_train_make(
     struct making *m = yk_xalloc(sizeof *m);
     *m = (struct making){.s = s, .t = yk_xalloc(sizeof *m->t), .name = yk_xstrdup(of->name), .fn = fn, .arg = arg};
     memcpy(m->blob, of->blob_hash, sizeof m->blob);
+    const char *file = blobs_place(s->blobs, m->blob, &m->at, &m->bytes);
+    m->file = file ? yk_xstrdup(file) : NULL;
+    m->sound_ns = blobs_sound_ns(s->blobs, m->blob);
     char *text = training_config_text(config); /* a copy of its own: the job may end meanwhile */
     m->err = json_parse(text, strlen(text), &doc, &m->why);
     if (!m->err)
@@ -238,7 +252,7 @@ static void finished(struct sched *s, int64_t job, yk_err err, const char *why, 
     if (j && j->state == JOB_RUNNING && err) {
         char text[400];
         snprintf(text, sizeof text, "the trained model cannot be written: %.340s", why);
-        jobs_sets_suspect(s, j, true, text);
+        jobs_sets_suspect(s, j, err, true, text);
     } else if (j && j->state == JOB_RUNNING) {
         free(j->outputs_json);
         j->outputs_json = yk_xasprintf("[{\"name\":\"model\",\"file\":\"%s\"}]", file);

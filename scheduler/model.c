@@ -89,7 +89,9 @@ static yk_err commit(int fd, const char *part, const char *path, yk_err err, str
 }
 
 struct writing {
-    int fd; /* -1: places are given, nothing is written */
+    enum { PLACE, COMPARE, WRITE } how; /* places are given; the file is compared with the weights; it is written */
+    int fd;
+    bool same; /* so far, where it is compared */
     const char *path, *file;
     struct model *m;
     struct model_blob **slices;
@@ -99,6 +101,21 @@ struct writing {
     struct yk_diag *why;
 };
 
+/* Whether a file has these bytes from a place on. */
+static bool has_bytes(int fd, int64_t at, const uint8_t *want, int64_t bytes)
+{
+    uint8_t block[65536];
+    for (int64_t done = 0; done < bytes;) {
+        ssize_t n = pread(fd, block, (size_t)YK_MIN(bytes - done, (int64_t)sizeof block), (off_t)(at + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0 || memcmp(block, want + done, (size_t)n) != 0)
+            return false;
+        done += n;
+    }
+    return true;
+}
+
 static void write_weight(void *arg, const struct value *v)
 {
     static const uint8_t zeros[ALIGN];
@@ -106,12 +123,17 @@ static void write_weight(void *arg, const struct value *v)
     size_t pad = (size_t)((ALIGN - w->at % ALIGN) % ALIGN);
     if (w->err || !v->data)
         return;
-    if (w->fd < 0)
+    if (w->how == PLACE)
         w->m->weight_bytes += v->bytes;
     if (!v->has_hash) /* inline in the skeleton */
         return;
     w->at += (int64_t)pad;
-    if (w->fd >= 0) {
+    if (w->how == COMPARE) {
+        w->same = w->same && has_bytes(w->fd, w->at, v->data, v->bytes);
+        w->at += v->bytes;
+        return;
+    }
+    if (w->how == WRITE) {
         if (!(w->err = write_all(w->fd, w->path, zeros, pad, w->why)))
             w->err = write_all(w->fd, w->path, v->data, (size_t)v->bytes, w->why);
         w->at += v->bytes;
@@ -124,8 +146,9 @@ static void write_weight(void *arg, const struct value *v)
     w->at += v->bytes;
 }
 
-static void each_weight(const struct graph *g, struct writing *w)
+static void each_weight(const struct graph *g, struct writing *w, int how)
 {
+    w->how = how;
     w->at = 0;
     for (int32_t i = 0; i < g->n_values; i++)
         if (g->values[i].kind == VALUE_WEIGHT)
@@ -134,23 +157,50 @@ static void each_weight(const struct graph *g, struct writing *w)
         node_each_inner_weight(&g->nodes[i], write_weight, w);
 }
 
-/* A file of this name has these bytes: the name is the hash of a skeleton that has theirs. So it is written once,
- * however often a training of the model is planned. */
+/* A file of a length that can be read; -1: there is none. */
+static int open_sized(const char *path, int64_t bytes)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == bytes)
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+/* A file of this name should have these bytes: the name is the hash of a skeleton that has theirs. So it is written
+ * once, however often a training of the model is planned, and again if it is damaged. */
 static yk_err write_weights(const struct graph *g, const char *path, const char *file, struct model *m,
-    struct model_blob **slices, size_t *n, struct yk_diag *why)
+    struct model_blob **slices, size_t *n, bool *fresh, struct yk_diag *why)
 {
     char *part = NULL;
-    struct stat st;
-    struct writing w = {.fd = -1, .path = path, .file = file, .m = m, .slices = slices, .n = n, .why = why};
-    each_weight(g, &w);
-    if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == w.at)
+    struct writing w = {.path = path, .file = file, .m = m, .slices = slices, .n = n, .same = true, .why = why};
+    each_weight(g, &w, PLACE);
+    w.fd = open_sized(path, w.at);
+    *fresh = w.fd < 0;
+    if (w.fd >= 0) {
+        each_weight(g, &w, COMPARE);
+        close(w.fd);
+        *fresh = !w.same;
+    }
+    if (!*fresh)
         return YK_OK;
     w.fd = open_part(path, &part, why, &w.err);
     if (!w.err)
-        each_weight(g, &w);
+        each_weight(g, &w, WRITE);
     w.err = commit(w.fd, part, path, w.err, why);
     free(part);
     return w.err;
+}
+
+static yk_err write_skeleton(const char *path, const struct yk_buf *skeleton, bool *fresh, struct yk_diag *why)
+{
+    int fd = open_sized(path, (int64_t)skeleton->len);
+    *fresh = fd < 0 || !has_bytes(fd, 0, skeleton->data, (int64_t)skeleton->len);
+    if (fd >= 0)
+        close(fd);
+    return *fresh ? model_write_file(path, skeleton->data, skeleton->len, why) : YK_OK;
 }
 
 yk_err model_write_file(const char *path, const void *data, size_t len, struct yk_diag *why)
@@ -204,6 +254,7 @@ yk_err model_of_graph(struct graph *g, const char *dir, struct model **out, stru
     struct model *m = yk_xalloc(sizeof *m);
     struct yk_buf skeleton = {0};
     char *files[2] = {NULL}, *paths[2] = {NULL};
+    bool fresh[2];
     *slices = NULL;
     *n_slices = 0;
     yk_err err = onnx_export_skeleton(g, &skeleton, why);
@@ -217,10 +268,13 @@ yk_err model_of_graph(struct graph *g, const char *dir, struct model **out, stru
         files[i] = yk_xasprintf("%s.%s", m->graph_hash, i ? "skeleton" : "weights");
         paths[i] = yk_xasprintf("%s/%s", dir, files[i]);
     }
-    if ((err = write_weights(g, paths[0], files[0], m, slices, n_slices, why)) ||
-        (err = model_write_file(paths[1], skeleton.data, skeleton.len, why)))
+    if ((err = write_weights(g, paths[0], files[0], m, slices, n_slices, &fresh[0], why)) ||
+        (err = write_skeleton(paths[1], &skeleton, &fresh[1], why)))
         goto out;
+    for (size_t i = 0; i < *n_slices; i++)
+        (*slices)[i].fresh = fresh[0];
     add_skeleton(files[1], m->graph_hash, (int64_t)skeleton.len, slices, n_slices);
+    (*slices)[*n_slices - 1].fresh = fresh[1];
     err = reopen(skeleton.data, skeleton.len, &m->graph, why);
 out:
     yk_buf_free(&skeleton);
@@ -271,7 +325,16 @@ yk_err model_load(struct model *m, struct blobs *blobs, struct yk_diag *why)
     if (m->graph)
         return YK_OK;
     yk_err err = blobs_map(blobs, m->graph_hash, &data, &bytes, why);
-    return err ? err : reopen(data, (size_t)bytes, &m->graph, why);
+    char hash[HASH_HEX_SIZE];
+    if (!err) {
+        hash_hex(data, (size_t)bytes, hash);
+        if (strcmp(hash, m->graph_hash) != 0)
+            err = yk_fail(why, YK_FORMAT, "%s has other bytes than were written", blobs_file(blobs, m->graph_hash));
+    }
+    if (err)
+        return yk_wrap(
+            why, err, "the graph of model %s is damaged (`yoke model add` its file again)", m->name ? m->name : "?");
+    return reopen(data, (size_t)bytes, &m->graph, why);
 }
 
 static void put_values(struct json_out *o, const struct graph *g, const int32_t *ids, int32_t n)

@@ -20,11 +20,12 @@ struct model_blob { /* a slice that importing made */
     char hash[65];
     char *file;
     int64_t at, bytes;
+    bool fresh; /* its file was written: there was none, or one with other bytes */
 };
 
 /* Blocks: for the store's worker. Imports the uploaded file blob_hash of the folder dir, runs the passes, and writes
- * <graph hash>.skeleton and <graph hash>.weights beside it. The skeleton, its slices and the model's figures come back.
- * Errors are those of importing, with every problem listed. */
+ * <graph hash>.skeleton and <graph hash>.weights beside it, where they are not there with these bytes. The skeleton,
+ * its slices and the model's figures come back. Errors are those of importing, with every problem listed. */
 yk_err model_import(const char *dir, const char *blob_hash, passes_eval eval, void *eval_arg, struct model **out,
     struct model_blob **slices, size_t *n_slices, struct yk_diag *why);
 /* The same from a canonical graph, which stays the caller's: a model without a name and without a file of its own. */
@@ -34,7 +35,8 @@ yk_err model_of_graph(struct graph *g, const char *dir, struct model **out, stru
 yk_err model_write_file(const char *path, const void *data, size_t len, struct yk_diag *why);
 void model_slices_free(struct model_blob *slices, size_t n);
 void model_free(struct model *m);
-/* Opens the skeleton of a known model (after a restart). Quick. */
+/* Opens the skeleton of a known model (after a restart) and checks its bytes. Quick. Errors name the model, its file
+ * and the mend. */
 yk_err model_load(struct model *m, struct blobs *blobs, struct yk_diag *why);
 
 /* {"model", "graph", "inputs": [{"name", "dtype", "dims": [number, name or null]}], "outputs": the same, "preprocess":

@@ -18,6 +18,9 @@ struct upload {
     void *data;
     size_t len;
     bool complete;
+    char *file; /* that holds it, if it is complete: where, and as blobs_sound_ns says */
+    int64_t at, sound_ns;
+    bool damaged;
     yk_err err;
     struct yk_diag why;
     sched_on_text fn;
@@ -30,6 +33,7 @@ static void answer_state(struct upload *u)
     snprintf(text, sizeof text, "{\"have\":%lld,\"complete\":%s}", (long long)u->have, u->complete ? "true" : "false");
     u->fn(u->arg, u->err, u->err ? u->why.text : text);
     free(u->data);
+    free(u->file);
     free(u);
 }
 
@@ -44,22 +48,36 @@ static void part_done(void *arg)
 {
     struct upload *u = arg;
     if (!u->err && u->complete) {
+        blobs_renew(u->s->blobs, u->hash, net_now_us(u->s->net));
         blobs_add(u->s->blobs, u->hash, u->hash, 0, u->total);
         store_put_blob(u->s->store, u->hash, u->hash, 0, u->total);
     }
     answer_state(u);
 }
 
+/* Who asks has the content, and would be told for ever that it need not come: so it is read, once after a start and
+ * after each change of its file, and what is damaged comes again. */
 static void state_run(void *arg)
 {
     struct upload *u = arg;
+    if (u->complete) {
+        yk_err err = blob_check(blobs_dir(u->s->blobs), u->file, u->at, u->have, u->hash, &u->sound_ns, &u->why);
+        u->damaged = err && err != YK_BUSY;
+        u->complete = !u->damaged;
+    }
     if (!u->complete)
         u->have = blob_part_have(u->s->blobs, u->hash);
 }
 
 static void state_done(void *arg)
 {
-    answer_state(arg);
+    struct upload *u = arg;
+    blobs_set_sound(u->s->blobs, u->hash, u->sound_ns);
+    if (u->damaged) {
+        log_warn("content %.12s: %s; it may be uploaded again", u->hash, u->why.text);
+        blobs_forget(u->s->blobs, u->hash);
+    }
+    answer_state(u);
 }
 
 /* The row of a blob is posted when its bytes are there. */
@@ -70,7 +88,10 @@ static struct upload *upload_new(struct sched *s, const char *hash, sched_on_tex
     snprintf(u->hash, sizeof u->hash, "%s", hash);
     u->fn = fn;
     u->arg = arg;
-    u->complete = blobs_find(s->blobs, hash, &u->have);
+    const char *file = blobs_place(s->blobs, hash, &u->at, &u->have);
+    u->complete = file != NULL;
+    u->file = file ? yk_xstrdup(file) : NULL;
+    u->sound_ns = blobs_sound_ns(s->blobs, hash);
     return u;
 }
 
@@ -161,6 +182,13 @@ static void add_flushed(void *arg)
     add_answer(arg, YK_OK, NULL);
 }
 
+void sched_content_renew(struct sched *s, const struct model_blob *slices, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (slices[i].fresh && (i == 0 || strcmp(slices[i].file, slices[i - 1].file) != 0))
+            blobs_renew(s->blobs, slices[i].file, net_now_us(s->net));
+}
+
 static void add_done(void *arg)
 {
     struct adding *a = arg;
@@ -179,6 +207,7 @@ static void add_done(void *arg)
     m->preprocess = a->preprocess;
     a->preprocess = NULL;
     m->id = ++s->next_model;
+    sched_content_renew(s, a->slices, a->n_slices);
     for (size_t i = 0; i < a->n_slices; i++) {
         blobs_add(s->blobs, a->slices[i].hash, a->slices[i].file, a->slices[i].at, a->slices[i].bytes);
         store_put_blob(s->store, a->slices[i].hash, a->slices[i].file, a->slices[i].at, a->slices[i].bytes);

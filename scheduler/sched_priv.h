@@ -132,6 +132,7 @@ void dispatch_stats(struct sched *s, struct fleet_agent *a, struct generation *g
 /* ---- sched_content.c ---- */
 void sched_content_refused(struct sched *s, const char *blob); /* no model came of it: it goes, unless it is of use */
 void sched_content_drop(struct sched *s, const char *file);    /* out of index and database; its file goes */
+void sched_content_renew(struct sched *s, const struct model_blob *slices, size_t n); /* files that were written */
 void sched_content_tick(struct sched *s);
 
 /* ---- jobs_unsaved.c: until the disk has taken it ---- */
@@ -184,14 +185,17 @@ bool jobs_sets_is_file(const char *file);
 yk_err jobs_sets_part(
     struct sched *s, struct generation *g, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink);
 
-/* ---- jobs_damage.c: sets that are not what was written ---- */
+/* ---- jobs_damage.c: sets and content that are not what was written ---- */
 /* Its tensors are found in its own files. Errors: YK_NOTFOUND, YK_IO name what is not there. */
 yk_err jobs_sets_use(struct sched *s, struct job *j, struct yk_diag *why);
 /* The newest set and what is newer go; the next resume takes an older one, or begins again. */
 void jobs_sets_remove(struct sched *s, struct job *j, const char *why);
 /* The newest set could not be used, maybe because of the set: if its bytes are others than were written it is removed
  * and the job goes on behind an older one. Else it fails with why if that is fatal, or is lost. */
-void jobs_sets_suspect(struct sched *s, struct job *j, bool fatal, const char *why);
+void jobs_sets_suspect(struct sched *s, struct job *j, yk_err err, bool fatal, const char *why);
+/* Content could not be taken up by an agent (err), maybe because it is damaged: the job's data, or the weights of its
+ * model. Then the job fails and says what is, and the mend. Else as above. */
+void jobs_content_suspect(struct sched *s, struct job *j, bool data, yk_err err, bool fatal, const char *why);
 
 /* ---- jobs_plan.c ---- */
 struct solve_training;
