@@ -436,7 +436,7 @@ static void restore_one(void *arg, const struct store_job *row)
         jobs_finish(s, j);
 }
 
-void jobs_restore(struct sched *s)
+bool jobs_restore(struct sched *s)
 {
-    store_load_jobs(s->store, restore_one, s);
+    return store_load_jobs(s->store, restore_one, s);
 }

@@ -116,6 +116,8 @@ static void on_written(struct sched *s, int64_t job, yk_err err, const char *why
     if (!err) {
         blobs_add(s->blobs, hash, own, 0, bytes);
         store_put_blob(s->store, hash, own, 0, bytes);
+    } else {
+        sched_content_drop(s, file);
     }
     if (!j || !j->training || job_ended(j->state)) {
         jobs_judge_drop(s, job);

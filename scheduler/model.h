@@ -14,6 +14,8 @@ struct model {
     char *inputs, *outputs; /* for people: "x float32[N,1,28,28]" */
     char *preprocess;       /* JSON, what becomes of images; NULL: nothing is kept */
     int64_t bytes, nodes, weight_bytes;
+    bool temporary;  /* goes when nobody has asked for it for a while */
+    int64_t used_us; /* of the loop's clock */
 };
 
 struct model_blob { /* a slice that importing made */

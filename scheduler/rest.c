@@ -158,11 +158,12 @@ static void put_blob(struct rest *r, struct http_request *q)
 
 static void post_model(struct rest *r, struct http_request *q)
 {
-    static const char *const known[] = {"name", "blob", "preprocess", NULL};
+    static const char *const known[] = {"name", "blob", "preprocess", "temporary", NULL};
     struct json *doc = NULL;
     struct yk_diag why = {0};
     const char *name = NULL, *blob = NULL;
     char *preprocess = NULL;
+    bool temporary = false;
     yk_err err = json_parse((const char *)q->body, q->body_len, &doc, &why);
     if (!err && json_kind(doc) != JSON_OBJECT)
         err = yk_fail(&why, YK_INVAL, "a model is an object {\"name\", \"blob\", \"preprocess\"}");
@@ -174,10 +175,12 @@ static void post_model(struct rest *r, struct http_request *q)
         err = yk_fail(&why, YK_INVAL, "blob is missing: the SHA-256 of the uploaded ONNX file");
     if (!err)
         err = preprocess_normal(json_find(doc, "preprocess"), &preprocess, &why);
+    if (!err)
+        err = json_get_bool(doc, "temporary", false, &temporary, &why);
     if (err)
         http_reply_error(q, http_status_of(err), yk_err_name(err), "%s", why.text);
     else
-        sched_model_add(r->sched, name, blob, preprocess, reply_text, wait_for(r, q, 201));
+        sched_model_add(r->sched, name, blob, preprocess, temporary, reply_text, wait_for(r, q, 201));
     free(preprocess);
     json_free(doc);
 }

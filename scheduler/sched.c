@@ -51,8 +51,10 @@ int sched_jobs_open(const struct sched *s)
 struct model *sched_model_find(struct sched *s, const char *name)
 {
     for (struct model *m = s->models; m; m = m->next)
-        if (strcmp(m->name, name) == 0)
-            return m; /* the newest of a name stands first */
+        if (strcmp(m->name, name) == 0) { /* the newest of a name stands first */
+            m->used_us = net_now_us(s->net);
+            return m;
+        }
     return NULL;
 }
 
@@ -351,6 +353,7 @@ static void on_tick(void *arg)
     }
     s->tick = net_timer(s->net, TICK_US, on_tick, s);
     sched_content_tick(s);
+    sched_sweep_tick(s);
     planning_step(s);
     jobs_tick(s);
 }
@@ -377,6 +380,8 @@ static void restore_model(void *arg, const struct store_model *row)
     m->bytes = row->bytes;
     m->nodes = row->nodes;
     m->weight_bytes = row->weight_bytes;
+    m->temporary = row->temporary;
+    m->used_us = s->opened_us;
     m->next = s->models;
     s->models = m;
 }
@@ -441,9 +446,11 @@ yk_err sched_open(const struct sched_config *c, struct sched **out, struct yk_di
         .on = &fleet_on,
         .arg = s};
     s->fleet = fleet_open(&fc);
-    store_load_blobs(s->store, restore_blob, s);
+    bool all = store_load_blobs(s->store, restore_blob, s);
     store_load_models(s->store, restore_model, s);
-    jobs_restore(s);
+    all = jobs_restore(s) && all;
+    if (all)
+        sched_sweep_start(s);
     err = net_listen(c->net, c->listen_url, fleet_accept, s->fleet, &s->listener, why);
     if (err) {
         sched_close(s);

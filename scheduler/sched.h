@@ -36,9 +36,11 @@ void sched_blob_part(struct sched *s, const char *hash, int64_t offset, int64_t 
     sched_on_text fn, void *arg);
 /* {"have":N,"complete":bool} */
 void sched_blob_state(struct sched *s, const char *hash, sched_on_text fn, void *arg);
-/* The row of the model. preprocess: JSON that preprocess.h wrote, or NULL. */
-void sched_model_add(
-    struct sched *s, const char *name, const char *blob, const char *preprocess, sched_on_text fn, void *arg);
+/* The row of the model. preprocess: JSON that preprocess.h wrote, or NULL. temporary: it goes by itself once no job has
+ * used it and nobody has asked for it for SCHED_TEMPORARY_US, also after a restart. */
+#define SCHED_TEMPORARY_US ((int64_t)900 * 1000000)
+void sched_model_add(struct sched *s, const char *name, const char *blob, const char *preprocess, bool temporary,
+    sched_on_text fn, void *arg);
 /* {"model","freed_bytes"}: its row and the content that no other model and no open job uses go. YK_STATE while jobs use
  * it. */
 void sched_model_remove(struct sched *s, const char *name, sched_on_text fn, void *arg);

@@ -127,6 +127,7 @@ void sched_blob_state(struct sched *s, const char *hash, sched_on_text fn, void 
 struct adding {
     struct sched *s;
     char *name, *preprocess, blob[65];
+    bool temporary;
     struct model *model;
     struct model_blob *slices;
     size_t n_slices;
@@ -206,6 +207,8 @@ static void add_done(void *arg)
     m->name = yk_xstrdup(a->name);
     m->preprocess = a->preprocess;
     a->preprocess = NULL;
+    m->temporary = a->temporary;
+    m->used_us = net_now_us(s->net);
     m->id = ++s->next_model;
     sched_content_renew(s, a->slices, a->n_slices);
     for (size_t i = 0; i < a->n_slices; i++) {
@@ -224,7 +227,8 @@ static void add_done(void *arg)
         .preprocess = m->preprocess,
         .bytes = m->bytes,
         .nodes = m->nodes,
-        .weight_bytes = m->weight_bytes};
+        .weight_bytes = m->weight_bytes,
+        .temporary = m->temporary};
     store_put_model(s->store, &row);
     log_info("model %s: %lld nodes, graph %.12s", m->name, (long long)m->nodes, m->graph_hash);
     store_flush(s->store, add_flushed, a);
@@ -238,8 +242,8 @@ static bool valid_name(const char *name)
     return strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@") == n && name[0] != '.';
 }
 
-void sched_model_add(
-    struct sched *s, const char *name, const char *blob, const char *preprocess, sched_on_text fn, void *arg)
+void sched_model_add(struct sched *s, const char *name, const char *blob, const char *preprocess, bool temporary,
+    sched_on_text fn, void *arg)
 {
     if (!valid_name(name)) {
         fn(arg, YK_INVAL, "name: 1 to 100 of letters, digits and ._-@, not beginning with a dot");
@@ -253,6 +257,7 @@ void sched_model_add(
     a->s = s;
     a->name = yk_xstrdup(name);
     a->preprocess = preprocess ? yk_xstrdup(preprocess) : NULL;
+    a->temporary = temporary;
     snprintf(a->blob, sizeof a->blob, "%s", blob);
     a->fn = fn;
     a->arg = arg;

@@ -135,6 +135,10 @@ void sched_content_drop(struct sched *s, const char *file);    /* out of index a
 void sched_content_renew(struct sched *s, const struct model_blob *slices, size_t n); /* files that were written */
 void sched_content_tick(struct sched *s);
 
+/* ---- sched_sweep.c: what goes by itself ---- */
+void sched_sweep_start(struct sched *s); /* once all rows are restored */
+void sched_sweep_tick(struct sched *s);
+
 /* ---- jobs_unsaved.c: until the disk has taken it ---- */
 void jobs_keep(struct sched *s, struct job *j); /* takes a job that has ended and writes its row, however often */
 void jobs_unsaved_tick(struct sched *s);
@@ -219,7 +223,7 @@ void jobs_halted(struct sched *s, struct generation *g, int64_t step); /* the so
 void jobs_drained(struct sched *s, struct job *j);                     /* a set is complete */
 
 /* ---- jobs.c: the state table at work ---- */
-void jobs_restore(struct sched *s);
+bool jobs_restore(struct sched *s); /* false: not every row could be read */
 struct job *jobs_find(struct sched *s, int64_t id);
 void jobs_move(struct sched *s, struct job *j, enum job_state to, const char *reason);
 void jobs_waits(struct sched *s, struct job *j, const char *reason); /* tells why and until when */

@@ -127,9 +127,12 @@ static const char agents_mode[] =
     " CASE WHEN state = 'alive' AND mode <> 'full' THEN reason END AS reason "
     "FROM agents ORDER BY name;";
 
+/* Models that go by themselves. */
+static const char models_temporary[] = "ALTER TABLE models ADD COLUMN temporary INTEGER NOT NULL DEFAULT 0;";
+
 /* Forward migrations: entry i brings a database from user_version i to i + 1. */
 static const char *const migrations[] = {
-    store_schema_sql, models_preprocess, jobs_deaths, training, spans, events, epochs, agents_mode};
+    store_schema_sql, models_preprocess, jobs_deaths, training, spans, events, epochs, agents_mode, models_temporary};
 
 static int64_t pragma_int(sqlite3 *db, const char *sql)
 {

@@ -44,6 +44,7 @@ struct store_model {
     const char *name, *graph_hash, *blob_hash, *inputs, *outputs;
     const char *preprocess; /* JSON; NULL: none */
     int64_t bytes, nodes, weight_bytes;
+    bool temporary;
 };
 void store_put_model(struct store *s, const struct store_model *m);
 void store_put_blob(struct store *s, const char *hash, const char *file, int64_t at, int64_t bytes);
@@ -142,9 +143,10 @@ void store_timeline(struct store *s, int64_t job, int64_t step, store_on_json fn
 /* ---- at start, before the loop runs: rows are valid during the call ---- */
 int64_t store_last_id(struct store *s, const char *table); /* 0 if empty */
 void store_load_models(struct store *s, void (*fn)(void *arg, const struct store_model *m), void *arg);
-void store_load_blobs(
+/* These two are false if not every row could be read: then what has no row may have one. */
+bool store_load_blobs(
     struct store *s, void (*fn)(void *arg, const char *hash, const char *file, int64_t at, int64_t bytes), void *arg);
-void store_load_jobs(struct store *s, void (*fn)(void *arg, const struct store_job *j), void *arg); /* unfinished */
+bool store_load_jobs(struct store *s, void (*fn)(void *arg, const struct store_job *j), void *arg); /* unfinished */
 /* Measured ones between agents; age_ms: since then. */
 void store_load_links(struct store *s, void (*fn)(void *arg, const struct store_link *l, int64_t age_ms), void *arg);
 /* The newest checkpoint set of a job with a step below `before`; fn is not called if there is none. */

@@ -231,7 +231,8 @@ void store_load_models(struct store *s, void (*fn)(void *arg, const struct store
 {
     sqlite3_stmt *st = NULL;
     sqlite3_prepare_v2(s->reader,
-        "SELECT id, name, graph_hash, blob_hash, inputs, outputs, bytes, nodes, weight_bytes, preprocess FROM models",
+        "SELECT id, name, graph_hash, blob_hash, inputs, outputs, bytes, nodes, weight_bytes, preprocess, temporary "
+        "FROM models",
         -1, &st, NULL);
     while (st && sqlite3_step(st) == SQLITE_ROW) {
         struct store_model m = {.id = sqlite3_column_int64(st, 0),
@@ -243,20 +244,23 @@ void store_load_models(struct store *s, void (*fn)(void *arg, const struct store
             .bytes = sqlite3_column_int64(st, 6),
             .nodes = sqlite3_column_int64(st, 7),
             .weight_bytes = sqlite3_column_int64(st, 8),
-            .preprocess = (const char *)sqlite3_column_text(st, 9)};
+            .preprocess = (const char *)sqlite3_column_text(st, 9),
+            .temporary = sqlite3_column_int(st, 10) != 0};
         fn(arg, &m);
     }
     sqlite3_finalize(st);
 }
 
-void store_load_blobs(
+bool store_load_blobs(
     struct store *s, void (*fn)(void *arg, const char *hash, const char *file, int64_t at, int64_t bytes), void *arg)
 {
     sqlite3_stmt *st = NULL;
+    int code = SQLITE_ERROR;
     sqlite3_prepare_v2(s->reader, "SELECT hash, file, at, bytes FROM blobs", -1, &st, NULL);
-    while (st && sqlite3_step(st) == SQLITE_ROW)
+    while (st && (code = sqlite3_step(st)) == SQLITE_ROW)
         fn(arg, text_of(st, 0), text_of(st, 1), sqlite3_column_int64(st, 2), sqlite3_column_int64(st, 3));
     sqlite3_finalize(st);
+    return code == SQLITE_DONE;
 }
 
 void store_load_links(struct store *s, void (*fn)(void *arg, const struct store_link *l, int64_t age_ms), void *arg)
@@ -279,16 +283,17 @@ void store_load_links(struct store *s, void (*fn)(void *arg, const struct store_
     sqlite3_finalize(st);
 }
 
-void store_load_jobs(struct store *s, void (*fn)(void *arg, const struct store_job *j), void *arg)
+bool store_load_jobs(struct store *s, void (*fn)(void *arg, const struct store_job *j), void *arg)
 {
     sqlite3_stmt *st = NULL;
+    int code = SQLITE_ERROR;
     sqlite3_prepare_v2(s->reader,
         "SELECT id, kind, model, graph_hash, state, objective, request, source, batch, microbatch, samples, done, "
         "done_map, labelled, correct, outputs, forms, run_ms, replans, plan, error, created_ms, started_ms, deaths "
         "FROM jobs "
         "WHERE state NOT IN ('done', 'failed', 'canceled') ORDER BY id",
         -1, &st, NULL);
-    while (st && sqlite3_step(st) == SQLITE_ROW) {
+    while (st && (code = sqlite3_step(st)) == SQLITE_ROW) {
         struct store_job j = {.id = sqlite3_column_int64(st, 0),
             .kind = text_of(st, 1),
             .model = text_of(st, 2),
@@ -317,6 +322,7 @@ void store_load_jobs(struct store *s, void (*fn)(void *arg, const struct store_j
         fn(arg, &j);
     }
     sqlite3_finalize(st);
+    return code == SQLITE_DONE;
 }
 
 void store_load_checkpoint(struct store *s, int64_t job, int64_t before,

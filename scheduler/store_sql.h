@@ -20,7 +20,7 @@
     X(LINK, "INSERT OR REPLACE INTO links (from_agent, to_agent, bytes_per_s, latency_ms, duplex, cpu_ns_per_byte, origin, " \
             "url, text, measured_ms) VALUES (?1, ?2, coalesce(?3, 0), ?4, ?5, ?6, ?7, ?8, ?9, ?10)") \
     X(MODEL, "INSERT OR REPLACE INTO models (id, name, graph_hash, blob_hash, bytes, nodes, weight_bytes, inputs, outputs, " \
-             "created_ms, preprocess) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, nullif(?11, ''))") \
+             "created_ms, preprocess, temporary) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, nullif(?11, ''), ?12)") \
     X(BLOB, "INSERT OR REPLACE INTO blobs (hash, file, at, bytes) VALUES (?1, ?2, ?3, ?4)") \
     X(MODEL_REMOVE, "DELETE FROM models WHERE name = ?1") \
     X(OUTPUTS_REMOVE, "UPDATE jobs SET outputs = '' WHERE id = ?1") \

@@ -333,6 +333,7 @@ void store_put_model(struct store *s, const struct store_model *m)
     add_s(r, m->outputs);
     add_i(r, now_ms());
     add_s(r, m->preprocess);
+    add_i(r, m->temporary);
     post(w);
 }
 

@@ -159,7 +159,7 @@ static void add_model(struct here *h)
     uint8_t *data = slurp(YOKE_SOURCE_DIR "/tests/data/fmnist_cnn.onnx", &len);
     upload(h, data, len, hash);
     free(data);
-    sched_model_add(h->s, "mnist", hash, NULL, on_text, h);
+    sched_model_add(h->s, "mnist", hash, NULL, false, on_text, h);
     wait_answer(h, 1000);
     json_free(answer_json(h));
 }

@@ -76,6 +76,8 @@ static yk_err add_model(struct cli *c, const char *name, const struct yk_buf *mo
     json_open(&out, '{');
     put_text(&out, "name", name);
     put_text(&out, "blob", hash);
+    json_put_key(&out, "temporary"); /* should this end before it removes it */
+    json_put_bool(&out, true);
     json_close(&out, '}');
     err = cli_rest_call(c, "POST", "/v1/models", &body, &answer, why);
     json_free(answer);

@@ -119,7 +119,7 @@ static inline void site_model(struct site *s, const char *name, const struct gra
     assert_int_equal(onnx_export(g, &b, NULL), YK_OK);
     upload(s->h, b.data, b.len, hash);
     yk_buf_free(&b);
-    sched_model_add(s->h->s, name, hash, NULL, on_text, s->h);
+    sched_model_add(s->h->s, name, hash, NULL, false, on_text, s->h);
     wait_answer(s->h, 5000);
     json_free(answer_json(s->h));
 }

@@ -203,7 +203,7 @@ static void schema_has_its_version(void **state)
     struct here *h = *state;
     char text[64];
     outside(h, "PRAGMA user_version", text, sizeof(text));
-    assert_string_equal(text, "8");
+    assert_string_equal(text, "9");
     outside(h, "PRAGMA journal_mode", text, sizeof(text));
     assert_string_equal(text, "wal");
     outside(h,
@@ -245,7 +245,7 @@ static void older_schema_goes_on(void **state)
     store_load_models(h->s, on_old_model, &n);
     assert_int_equal(n, 1);
     outside(h, "PRAGMA user_version", text, sizeof(text));
-    assert_string_equal(text, "8");
+    assert_string_equal(text, "9");
     outside(h, "SELECT model || coalesce(preprocess, '-') FROM v_models", text, sizeof(text));
     assert_string_equal(text, "old-");
 }
@@ -377,16 +377,16 @@ static void newer_schema_is_refused(void **state)
     assert_non_null(strstr(why.text, "99"));
     assert_int_equal(sqlite3_open(h->path, &db), SQLITE_OK);
     /* And an older one is brought forward: this is what schema 2 was. */
-    assert_int_equal(
-        sqlite3_exec(db,
-            "DROP VIEW v_agents; ALTER TABLE agents DROP COLUMN mode; ALTER TABLE agents DROP COLUMN reason; "
-            "CREATE VIEW v_agents AS SELECT id FROM agents; "
-            "DROP VIEW v_epochs; DROP TABLE epochs; DROP VIEW v_events; DROP VIEW v_spans; DROP TABLE "
-            "spans; DROP VIEW v_steps; DROP VIEW "
-            "v_checkpoints; DROP TABLE "
-            "steps; DROP TABLE checkpoints; "
-            "ALTER TABLE jobs DROP COLUMN deaths; PRAGMA user_version = 2",
-            NULL, NULL, NULL),
+    assert_int_equal(sqlite3_exec(db,
+                         "ALTER TABLE models DROP COLUMN temporary; DROP VIEW v_agents; ALTER TABLE agents DROP COLUMN "
+                         "mode; ALTER TABLE agents DROP COLUMN reason; "
+                         "CREATE VIEW v_agents AS SELECT id FROM agents; "
+                         "DROP VIEW v_epochs; DROP TABLE epochs; DROP VIEW v_events; DROP VIEW v_spans; DROP TABLE "
+                         "spans; DROP VIEW v_steps; DROP VIEW "
+                         "v_checkpoints; DROP TABLE "
+                         "steps; DROP TABLE checkpoints; "
+                         "ALTER TABLE jobs DROP COLUMN deaths; PRAGMA user_version = 2",
+                         NULL, NULL, NULL),
         SQLITE_OK);
     sqlite3_close(db);
     assert_int_equal(open_store(h, NULL), YK_OK);
