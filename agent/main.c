@@ -5,6 +5,7 @@
 #include "common/conf.h"
 #include "common/log.h"
 #include "common/net_url.h"
+#include "kernels/backend.h"
 
 #include <errno.h>
 #include <malloc.h>
@@ -168,8 +169,14 @@ static int run(const struct options *o)
     yk_err err = net_url_check("scheduler", "tcp", o->scheduler, &why);
     if (!err)
         err = net_url_check("listen", "tcp", o->listen, &why);
-    if (!err && o->emulate)
-        err = emulate_load(o->emulate, &emulate, &why);
+    if (!err && o->backend && backends_check(o->backend, &why))
+        err = yk_wrap(&why, YK_INVAL, "--backend");
+    if (!err && o->state && !o->state[0])
+        err = yk_fail(&why, YK_INVAL, "--state= is empty");
+    if (!err && o->sensor_file && !o->sensor_file[0])
+        err = yk_fail(&why, YK_INVAL, "--sensor-file= is empty");
+    if (!err && o->emulate && (err = emulate_load(o->emulate, &emulate, &why)))
+        yk_wrap(&why, err, "--emulate");
     if (err) {
         log_error("%s", why.text);
         return EXIT_USAGE;

@@ -86,20 +86,40 @@ yk_err backends_open(const char *spec, struct pool *pool, struct backends *out, 
     return backends_open_with(spec, NULL, pool, out, why);
 }
 
+/* One name of a list. */
+static yk_err take_name(const char *spec, const char *at, char name[1024], struct yk_diag *why)
+{
+    size_t n = strcspn(at, ",");
+    if (n >= 1024 || n == 0)
+        return yk_fail(why, YK_INVAL, "backend list '%.100s': a name is %s", spec, n ? "too long" : "empty");
+    memcpy(name, at, n);
+    name[n] = 0;
+    if (strcmp(name, "auto") == 0 || strchr(name, '/') || backend_find(name))
+        return YK_OK;
+    return yk_fail(why, YK_INVAL,
+        "no backend '%.100s' here; there are: auto, blas, simd, ref, fake, and shared objects by their path (with a "
+        "'/')",
+        name);
+}
+
+yk_err backends_check(const char *spec, struct yk_diag *why)
+{
+    char name[1024];
+    yk_err err = YK_OK;
+    for (const char *p = spec; !err && p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
+        err = take_name(spec, p, name, why);
+    return err;
+}
+
 yk_err backends_open_with(const char *spec, const struct backends_config *config, struct pool *pool,
     struct backends *out, struct yk_diag *why)
 {
     struct backends b = {.n = 0};
     yk_err err = YK_OK;
     for (const char *p = spec; !err; p++) {
-        size_t n = strcspn(p, ",");
         char name[1024];
-        if (n >= sizeof(name) || n == 0) {
-            err = yk_fail(why, YK_INVAL, "backend list '%.100s': a name is %s", spec, n ? "too long" : "empty");
+        if ((err = take_name(spec, p, name, why)))
             break;
-        }
-        memcpy(name, p, n);
-        name[n] = 0;
         if (!strcmp(name, "auto")) {
             for (int i = 0; !err && backend_builtin[i] != &backend_ref; i++)
                 err = add(&b, backend_builtin[i], pool, why);
@@ -107,16 +127,10 @@ yk_err backends_open_with(const char *spec, const struct backends_config *config
             err = add_path(&b, name, config, pool, why);
         } else {
             const struct backend_ops *ops = backend_find(name);
-            if (!ops)
-                err = yk_fail(why, YK_NOTFOUND,
-                    "no backend '%.100s' here; there are: auto, blas, simd, ref, fake, and shared objects by their "
-                    "path "
-                    "(with a '/')",
-                    name);
-            else if (ops != &backend_ref)
+            if (ops != &backend_ref)
                 err = add(&b, ops, pool, why);
         }
-        p += n;
+        p += strlen(name);
         if (!*p)
             break;
     }

@@ -127,6 +127,8 @@ struct backends_config { /* of those from outside */
  * the self-test is in out->refused, and the others are opened. config may be NULL. */
 yk_err backends_open_with(const char *spec, const struct backends_config *config, struct pool *pool,
     struct backends *out, struct yk_diag *why);
+/* Whether a list names what there is; shared objects are not looked for. YK_INVAL. */
+yk_err backends_check(const char *spec, struct yk_diag *why);
 yk_err backends_open(const char *spec, struct pool *pool, struct backends *out, struct yk_diag *why);
 /* True if b was taken out while it worked: it claims nothing any more. why may be NULL. Any thread. */
 bool backends_lost(struct backend *b, struct yk_diag *why);

@@ -282,6 +282,22 @@ static void say_ready(void *arg)
     fflush(stdout);
 }
 
+/* What can be told of the flags before anything is done. */
+static yk_err check_flags(const struct options *o, struct yk_diag *why)
+{
+    if (o->db && !o->db[0])
+        return yk_fail(why, YK_INVAL, "--db= is empty");
+    if (o->log_file && !o->log_file[0])
+        return yk_fail(why, YK_INVAL, "--log-file= is empty");
+    if (o->data_roots.n && !o->local_agents)
+        return yk_fail(why, YK_INVAL, "--data-root is for local agents: give --local-agents=N too");
+    for (int i = 0; i < o->data_roots.n; i++)
+        if (access(o->data_roots.at[i], R_OK | X_OK) != 0)
+            return yk_fail(why, YK_INVAL, "--data-root=%s: %s", o->data_roots.at[i], strerror(errno));
+    yk_err err = net_url_check("listen", "tcp", o->listen, why);
+    return err ? err : net_url_check("rest", "http", o->rest, why);
+}
+
 static int serve(struct options *o)
 {
     struct yk_diag why = {0};
@@ -289,15 +305,8 @@ static int serve(struct options *o)
     struct rest *rest = NULL;
     char *db = o->db ? yk_xstrdup(o->db) : default_db();
     yk_err err = YK_OK;
-    if (!db || !db[0])
-        err =
-            yk_fail(&why, YK_INVAL, db ? "--db= is empty" : "there is no home and no state directory: give --db=FILE");
-    if (!err && o->data_roots.n && !o->local_agents)
-        err = yk_fail(&why, YK_INVAL, "--data-root is for local agents: give --local-agents=N too");
-    if (!err)
-        err = net_url_check("listen", "tcp", o->listen, &why);
-    if (!err)
-        err = net_url_check("rest", "http", o->rest, &why);
+    if (!db)
+        err = yk_fail(&why, YK_NOTFOUND, "there is no home and no state directory: give --db=FILE");
     if (!err) {
         if (!o->db)
             make_parents(db);
@@ -362,6 +371,9 @@ int main(int argc, char **argv)
         conf_print(&table, stdout);
     } else if (args.n > 0) {
         fprintf(stderr, "yoked: '%s' is not a flag; `yoked --help` lists them\n", args.at[0]);
+        code = 2;
+    } else if (check_flags(&o, &why)) {
+        fprintf(stderr, "yoked: %s\n", why.text);
         code = 2;
     } else if (log_open("yoked", (enum log_level)o.log_level, o.log_file, &why)) {
         fprintf(stderr, "yoked: %s\n", why.text);

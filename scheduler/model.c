@@ -20,6 +20,14 @@ void model_slices_free(struct model_blob *slices, size_t n)
     free(slices);
 }
 
+bool model_name_valid(const char *name)
+{
+    size_t n = strlen(name);
+    if (n == 0 || n > 100)
+        return false;
+    return strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@") == n && name[0] != '.';
+}
+
 void model_free(struct model *m)
 {
     if (!m)

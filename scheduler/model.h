@@ -5,6 +5,10 @@
 #include "common/passes.h"
 #include "scheduler/blob.h"
 
+/* What a model may be called. */
+#define MODEL_NAMES "1 to 100 of letters, digits and ._-@, not beginning with a dot"
+bool model_name_valid(const char *name);
+
 struct model {
     struct model *next;
     int64_t id;

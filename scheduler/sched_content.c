@@ -234,19 +234,11 @@ static void add_done(void *arg)
     store_flush(s->store, add_flushed, a);
 }
 
-static bool valid_name(const char *name)
-{
-    size_t n = strlen(name);
-    if (n == 0 || n > 100)
-        return false;
-    return strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@") == n && name[0] != '.';
-}
-
 void sched_model_add(struct sched *s, const char *name, const char *blob, const char *preprocess, bool temporary,
     sched_on_text fn, void *arg)
 {
-    if (!valid_name(name)) {
-        fn(arg, YK_INVAL, "name: 1 to 100 of letters, digits and ._-@, not beginning with a dot");
+    if (!model_name_valid(name)) {
+        fn(arg, YK_INVAL, "name: " MODEL_NAMES);
         return;
     }
     if (!hash_is_hex(blob) || !blobs_find(s->blobs, blob, NULL)) {

@@ -8,6 +8,8 @@
 /* Errors: YK_INVAL names the flag and what goes with it. */
 yk_err flags_check(const struct cli *c, const struct cli_command *command, struct yk_diag *why);
 
+/* NAME=N of --size: how long the name is, and N. */
+yk_err flags_size(const char *text, size_t *name, int64_t *n, struct yk_diag *why);
 /* --microbatch as a number; 0 for auto and where it is not given. flags_check has seen it. */
 int64_t flags_microbatch(const struct cli *c);
 

@@ -65,17 +65,16 @@ yk_err job_request(struct cli *c, const char *kind, struct json_out *out, struct
     put_list(out, "codec", o->codec);
     put_list(out, "pin", o->pin);
     for (int i = 0; i < o->sizes.n; i++) {
-        const char *equals = strrchr(o->sizes.at[i], '=');
-        char *end = NULL;
-        long long n = equals ? strtoll(equals + 1, &end, 10) : 0;
-        if (!equals || *end || n < 1)
-            return yk_fail(
-                why, YK_INVAL, "--size=%s: NAME=N, a named dimension of the model and its size", o->sizes.at[i]);
+        size_t len;
+        int64_t n;
+        yk_err err = flags_size(o->sizes.at[i], &len, &n, why);
+        if (err)
+            return err;
         if (i == 0) {
             json_put_key(out, "sizes");
             json_open(out, '{');
         }
-        char *name = yk_xasprintf("%.*s", (int)(equals - o->sizes.at[i]), o->sizes.at[i]);
+        char *name = yk_xasprintf("%.*s", (int)len, o->sizes.at[i]);
         json_put_key(out, name);
         json_put_i64(out, n);
         free(name);

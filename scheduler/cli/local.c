@@ -78,13 +78,13 @@ static yk_err given_sizes(const struct cli_opts *o, struct local *l, struct yk_d
     for (int32_t i = 0; i < g->n_syms; i++)
         l->sizes[i] = 1;
     for (int i = 0; i < o->sizes.n; i++) {
-        const char *text = o->sizes.at[i], *equals = strrchr(text, '=');
-        char *end = NULL;
-        long long n = equals ? strtoll(equals + 1, &end, 10) : 0;
-        if (!equals || equals == text || end == equals + 1 || *end || n < 1 || n > INT32_MAX)
-            return yk_fail(why, YK_INVAL, "--size=%s: NAME=N, a named dimension of the model and its size", text);
+        const char *text = o->sizes.at[i];
+        int64_t n;
+        size_t len;
         int32_t sym = 0;
-        size_t len = (size_t)(equals - text);
+        yk_err err = flags_size(text, &len, &n, why);
+        if (err)
+            return err;
         while (sym < g->n_syms && (strlen(g->syms[sym]) != len || memcmp(g->syms[sym], text, len) != 0))
             sym++;
         if (sym == g->n_syms)

@@ -27,14 +27,12 @@ static yk_err read_microbatch(struct local_train *t, struct yk_diag *why)
 {
     const struct cli_opts *o = &t->cli->o;
     const struct plan *plan = t->env.plan;
-    bool given = flags_microbatch(t->cli) > 0, own = plan && plan->batch > 0 && !conf_given(&t->cli->args, "batch");
+    bool own = plan && plan->batch > 0 && !conf_given(&t->cli->args, "batch");
     int64_t batch = own ? plan->batch : o->batch;
     yk_err err = local_microbatch(t->cli, plan, t->batch_dim < 0 ? t->env.fixed_batch : 0, batch, &t->microbatch, why);
     if (err)
         return err;
     if (o->accumulate > 1) {
-        if (given)
-            return yk_fail(why, YK_INVAL, "--accumulate adds up whole batches: leave --microbatch out");
         if (!yk_mul_i64(batch, o->accumulate, &batch) || batch > INT64_C(1000000000))
             return yk_fail(why, YK_INVAL, "--accumulate=%" PRId64 " batches of %" PRId64, o->accumulate, o->batch);
     }
@@ -73,22 +71,27 @@ static yk_err open_test(struct local_train *t, struct data_set **out, struct yk_
     return err ? err : data_match(t->set, *out, why);
 }
 
+/* Whether --val is a number that is not the path of something. */
+static bool is_share(const char *val, double *share)
+{
+    char *end = NULL;
+    struct stat st;
+    *share = val ? strtod(val, &end) : 0;
+    return end && end != val && !*end && stat(val, &st) != 0;
+}
+
 /* --val: a share of the samples, or a path. Without it the test split validates too. */
 static yk_err open_judge(struct local_train *t, struct yk_diag *why)
 {
     const char *val = t->cli->o.val;
     struct sampler *s = &t->batches.sampler;
-    char *end = NULL;
-    double share = val ? strtod(val, &end) : 0;
-    struct stat st;
+    double share;
     yk_err err = YK_OK;
     if (!val)
         return open_test(t, &t->judge, why);
     if (strcmp(val, "none") == 0)
         return YK_OK;
-    if (end != val && !*end && stat(val, &st) != 0) {
-        if (!(share > 0 && share < 1))
-            return yk_fail(why, YK_INVAL, "--val=%s: a share between 0 and 1, the path of a set, or none", val);
+    if (is_share(val, &share)) {
         s->held = sampler_share(s->samples, share);
     } else if ((err = open_set(t, val, "t10k", &t->judge, why)) || (err = data_match(t->set, t->judge, why))) {
         return yk_wrap(why, err, "--val=%s", val);
@@ -434,6 +437,11 @@ static yk_err check_flags(struct local_train *t, struct yk_diag *why)
     if (!o->checkpoint && (o->resume || o->train.checkpoint_every))
         return yk_fail(why, YK_INVAL, "--%s is about the checkpoints of --checkpoint=DIR, which is not given",
             o->resume ? "resume" : "checkpoint-every");
+    if (o->accumulate > 1 && flags_microbatch(t->cli) > 0)
+        return yk_fail(why, YK_INVAL, "--accumulate adds up whole batches: leave --microbatch out");
+    double share;
+    if (is_share(o->val, &share) && !(share > 0 && share < 1))
+        return yk_fail(why, YK_INVAL, "--val=%s: a share between 0 and 1, the path of a set, or none", o->val);
     yk_err err = train_flags_read(&o->train, 0, &t->ask, why);
     if (!err)
         train_config_grad(&t->ask, &t->options);

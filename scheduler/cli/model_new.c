@@ -55,6 +55,8 @@ int cli_model_new(struct cli *c)
         return CLI_USAGE;
     }
     yk_err err = networks_make(c->args.at[0], &o, &g, &why);
+    if (err == YK_INVAL)
+        yk_wrap(&why, err, "--input=%s", c->o.input_size);
     if (err == YK_NOTFOUND || err == YK_INVAL) {
         cli_fail(err, &why);
         return CLI_USAGE;

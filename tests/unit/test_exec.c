@@ -490,7 +490,7 @@ static void set_of_backends(void **state)
     (void)state;
     struct backends b;
     struct yk_diag why = {""};
-    assert_int_equal(backends_open("cuda", pool, &b, &why), YK_NOTFOUND);
+    assert_int_equal(backends_open("cuda", pool, &b, &why), YK_INVAL);
     assert_non_null(strstr(why.text, "blas"));
     assert_int_equal(backends_open("", pool, &b, &why), YK_INVAL);
     assert_int_equal(backends_open("blas,,ref", pool, &b, &why), YK_INVAL);
