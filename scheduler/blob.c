@@ -19,6 +19,7 @@ struct file {
     char *name;
     uint8_t *map; /* NULL: not yet */
     size_t len;
+    ino_t inode;        /* that is mapped */
     int64_t removed_us; /* 0: not */
 };
 
@@ -271,12 +272,23 @@ static yk_err map_file(const struct blobs *b, struct file *f, struct yk_diag *wh
         } else {
             f->map = map;
             f->len = (size_t)st.st_size;
+            f->inode = st.st_ino;
         }
     }
     if (fd >= 0)
         close(fd);
     free(path);
     return err;
+}
+
+/* How much of a mapped file can be read: what was cut off since ends the process that touches it. */
+static size_t readable(const struct blobs *b, const struct file *f)
+{
+    struct stat st;
+    char *path = yk_xasprintf("%s/%s", b->dir, f->name);
+    bool same = f->map && stat(path, &st) == 0 && st.st_ino == f->inode;
+    free(path);
+    return same ? YK_MIN(f->len, (size_t)st.st_size) : f->len;
 }
 
 yk_err blobs_map(struct blobs *b, const char *hash, const uint8_t **data, int64_t *bytes, struct yk_diag *why)
@@ -290,7 +302,7 @@ yk_err blobs_map(struct blobs *b, const char *hash, const uint8_t **data, int64_
         if (err)
             return err;
     }
-    if (e->at < 0 || e->bytes < 0 || (uint64_t)e->at + (uint64_t)e->bytes > f->len)
+    if (e->at < 0 || e->bytes < 0 || (uint64_t)e->at + (uint64_t)e->bytes > readable(b, f))
         return yk_fail(why, YK_IO, "blob file %s/%s is shorter than its index says", b->dir, f->name);
     *data = f->map ? f->map + e->at : NULL;
     *bytes = e->bytes;

@@ -58,6 +58,17 @@ def test_damaged_content_is_named_and_comes_again():
             fleet.add_model(files[name], name)
             infer(name, files[name])
 
+        # What agents got before is still there for them, but not for another one.
+        graph = next(m["graph"] for m in fleet.list("models") if m["model"] == "m-gone")
+        break_file(blobs / f"{graph}.weights", "cut")
+        fleet.kill("pc")
+        fleet.agent("other")
+        failed(*infer("m-gone", None, ok=False), says=("weight '", "of model m-gone is damaged", f"{graph}.weights"))
+        fleet.add_model(files["m-gone"], "m-gone")
+        infer("m-gone", files["m-gone"])
+        fleet.kill("other")
+        fleet.agent("pc", f"--data-root={fleet.dir}/root")
+
         # The file that was given: a training is made from it.
         name = "m-byte"
         given = blobs / hashlib.sha256(files[name].read_bytes()).hexdigest()
