@@ -209,10 +209,10 @@ def local(*args, ok=True, timeout=600):
 
 class Watch:
     """`with Watch(fleet) as w:` stands between the command (--rest=w.url) and yoked, and keeps what was asked: w.asked is
-    a list of "METHOD path"."""
+    a list of "METHOD path", w.posted of (path, body)."""
 
     def __init__(self, fleet):
-        asked = self.asked = []
+        asked, posted = self.asked, self.posted = [], []
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -220,6 +220,8 @@ class Watch:
             def pass_on(self):
                 asked.append(f"{self.command} {self.path}")
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0))) or None
+                if self.command == "POST":
+                    posted.append((self.path, json.loads(body)))
                 headers = {k: v for k, v in self.headers.items() if k.lower() == "content-type"}
                 status, data = fleet.request(self.command, self.path, body, headers, raw=True)
                 self.send_response(status)

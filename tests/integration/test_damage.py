@@ -62,12 +62,11 @@ def test_damaged_content_is_named_and_comes_again():
         graph = next(m["graph"] for m in fleet.list("models") if m["model"] == "m-gone")
         break_file(blobs / f"{graph}.weights", "cut")
         fleet.kill("pc")
-        fleet.agent("other")
+        fleet.agent("other", f"--data-root={fleet.dir}/root")
         failed(*infer("m-gone", None, ok=False), says=("weight '", "of model m-gone is damaged", f"{graph}.weights"))
         fleet.add_model(files["m-gone"], "m-gone")
         infer("m-gone", files["m-gone"])
-        fleet.kill("other")
-        fleet.agent("pc", f"--data-root={fleet.dir}/root")
+        train = ("--data=few", "--source=other", "--batch=4", "--val=none")
 
         # The file that was given: a training is made from it.
         name = "m-byte"
@@ -77,15 +76,20 @@ def test_damaged_content_is_named_and_comes_again():
             failed("train", name, *train, says=(f"the file of model {name} is damaged", given.name, "yoke model add"))
             fleet.add_model(files[name], name)
             assert given.read_bytes() == files[name].read_bytes()
-        fleet.yoke("train", name, *train)
+        with harness.Watch(fleet) as watch:
+            harness.yoke(f"--rest={watch.url}", "train", name, *train[:-1])
+        # What it is judged with goes by itself, should this client not come to remove it.
+        added = [body for path, body in watch.posted if path == "/v1/models"]
+        assert len(added) == 1 and added[0]["temporary"] is True and added[0]["name"].startswith(f"{name}@"), added
+        assert f"DELETE /v1/models/{name}%40" in watch.asked[-1] and len(fleet.list("models")) == len(files), watch.asked
 
         # The graph, which is read after a start.
         graph = next(m["graph"] for m in fleet.list("models") if m["model"] == name)
-        for how in ("byte", "cut", "gone"):
+        for how in ("byte", "gone"):
             fleet.kill("yoked")
             break_file(blobs / f"{graph}.skeleton", how)
             fleet.start_yoked()
-            fleet.wait_alive("pc")
+            fleet.wait_alive("other")
             done = fleet.yoke(*infer(name, files[name], ok=False), ok=False)
             says = (f"the graph of model {name} is damaged", "yoke model add", f"{graph}.skeleton")
             assert done.code == 1 and all(word in done.err for word in says), done.err
