@@ -95,10 +95,12 @@ void plan_free(struct plan *p);
 struct plan *plan_copy(const struct plan *p);
 
 /* Against the graph, the hash first: use, number of forms, every node exactly once per pipeline, no empty stage,
- * acyclic, cuts that exist, microbatch > 0 (and equal to a fixed batch), shares above 0 that add up to 1. Whoever was
- * given a plan calls it before anything else reads the plan. s may be NULL: then whether the sizes of what crosses are
- * known is not looked at. */
+ * acyclic, codecs other than fp32 of cuts that exist, microbatch > 0 (and equal to a fixed batch), shares above 0 that
+ * add up to 1. Whoever was given a plan calls it before anything else reads the plan. s may be NULL: then whether the
+ * sizes of what crosses are known is not looked at. */
 yk_err plan_check(const struct plan *p, const struct graph *g, const struct shapes *s, struct yk_diag *why);
+/* That it is a plan of this graph at all: before anything in it is taken by node. plan_check begins with it. */
+yk_err plan_check_graph(const struct plan *p, const struct graph *g, struct yk_diag *why);
 /* stage_of[node] of one pipeline, for cut_*; caller's array of n_nodes. */
 yk_err plan_stage_of(const struct plan *p, int32_t pipeline, int32_t n_nodes, int32_t *stage_of, struct yk_diag *why);
 /* Codec of an edge; fp32 if the plan does not name it. */

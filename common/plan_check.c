@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MEND "leave it out, or all of \"cuts\": they only name codecs"
+
 yk_err plan_stage_of(const struct plan *p, int32_t pipeline, int32_t n_nodes, int32_t *stage_of, struct yk_diag *why)
 {
     const struct plan_pipeline *line = &p->pipelines[pipeline];
@@ -35,11 +37,12 @@ static int by_ends(const void *a, const void *b)
     return x->from != y->from ? (x->from > y->from) - (x->from < y->from) : (x->to > y->to) - (x->to < y->to);
 }
 
-/* Every cut of pipeline `which` is an edge, and none is named twice. */
+/* Cuts only name codecs. One that names fp32 where nothing crosses says nothing: it is left from stages that the plan
+ * had before it was edited. A codec that loses bits has to be of an edge of pipeline `which`, which has one. */
 static yk_err check_cuts(const struct plan *p, int32_t which, const struct cut_edges *edges, struct yk_diag *why)
 {
     yk_err err = YK_OK;
-    bool *seen = yk_xalloc((size_t)edges->n + 1);
+    int32_t *seen = yk_xalloc(((size_t)edges->n + 1) * sizeof *seen); /* by edge: 1 + the first cut that names it */
     for (int32_t k = 0; !err && k < p->n_cuts; k++) {
         const struct plan_cut *c = &p->cuts[k];
         const struct cut_edge key = {.from = c->from, .to = c->to}, *e = NULL;
@@ -47,14 +50,18 @@ static yk_err check_cuts(const struct plan *p, int32_t which, const struct cut_e
             continue;
         if (edges->n)
             e = bsearch(&key, edges->at, (size_t)edges->n, sizeof *edges->at, by_ends);
-        if (!e)
-            err = yk_fail(why, YK_INVAL, "cuts[%d]: nothing crosses from stage %d to stage %d of pipeline %d", k,
-                c->from, c->to, which);
-        else if (seen[e - edges->at])
-            err = yk_fail(why, YK_INVAL, "cuts[%d]: from stage %d to stage %d of pipeline %d is named twice", k,
-                c->from, c->to, which);
-        else
-            seen[e - edges->at] = true;
+        int32_t *first = e ? &seen[e - edges->at] : NULL;
+        if (!e && c->codec != CODEC_FP32)
+            err = yk_fail(why, YK_INVAL,
+                "cuts[%d] names codec %s from stage %d to stage %d of pipeline %d, where nothing crosses: " MEND, k,
+                plan_codec_name(c->codec), c->from, c->to, which);
+        else if (e && *first && p->cuts[*first - 1].codec != c->codec)
+            err = yk_fail(why, YK_INVAL,
+                "cuts[%d] and cuts[%d] name codecs %s and %s from stage %d to stage %d of pipeline %d: leave out one",
+                *first - 1, k, plan_codec_name(p->cuts[*first - 1].codec), plan_codec_name(c->codec), c->from, c->to,
+                which);
+        else if (e)
+            *first = k + 1;
     }
     free(seen);
     return err;
@@ -77,8 +84,7 @@ static yk_err check_pipeline(
     return err;
 }
 
-/* That it is a plan of this graph at all: before anything in it is taken by node. */
-static yk_err check_graph(const struct plan *p, const struct graph *g, struct yk_diag *why)
+yk_err plan_check_graph(const struct plan *p, const struct graph *g, struct yk_diag *why)
 {
     char hash[65];
     yk_hex(g->hash, sizeof g->hash, hash);
@@ -99,7 +105,7 @@ yk_err plan_check(const struct plan *p, const struct graph *g, const struct shap
 {
     int64_t fixed;
     double shares = 0;
-    yk_err err = check_graph(p, g, why);
+    yk_err err = plan_check_graph(p, g, why);
     if (err)
         return err;
     if (p->microbatch < 1)
@@ -110,9 +116,9 @@ yk_err plan_check(const struct plan *p, const struct graph *g, const struct shap
     if (p->n_pipelines < 1)
         return yk_fail(why, YK_INVAL, "the plan has no pipelines");
     for (int32_t i = 0; i < p->n_cuts; i++)
-        if (p->cuts[i].pipeline < 0 || p->cuts[i].pipeline >= p->n_pipelines)
-            return yk_fail(
-                why, YK_INVAL, "cuts[%d] names pipeline %d, there are %d", i, p->cuts[i].pipeline, p->n_pipelines);
+        if (p->cuts[i].codec != CODEC_FP32 && (p->cuts[i].pipeline < 0 || p->cuts[i].pipeline >= p->n_pipelines))
+            return yk_fail(why, YK_INVAL, "cuts[%d] names codec %s in pipeline %d, the pipelines are 0..%d: " MEND, i,
+                plan_codec_name(p->cuts[i].codec), p->cuts[i].pipeline, p->n_pipelines - 1);
     for (int32_t i = 0; i < p->n_pipelines; i++) {
         shares += p->pipelines[i].share;
         if (!(p->pipelines[i].share > 0))

@@ -465,7 +465,11 @@ yk_err solve_plan(const struct solve_request *req, const struct view *view, stru
     struct plan *forced = NULL;
     if (req->forced && req->training) {
         completed.forced = forced = plan_copy(req->forced);
-        solve_train_complete(req->training, req->graph->n_nodes, forced);
+        yk_err err = solve_train_complete(req->training, req->graph, forced, why);
+        if (err) {
+            plan_free(forced);
+            return err;
+        }
         req = &completed;
     }
     yk_err err = req->forced                        ? solve_pool_given(req, view, out, why)

@@ -441,14 +441,33 @@ static void add_node(struct plan_stage *st, int32_t node)
     st->nodes[st->n_nodes++] = (struct cut_range){node, node};
 }
 
-bool solve_train_complete(const struct solve_training *t, int32_t n_nodes, struct plan *p)
+/* Cuts of stages that the plan gets only now are those of another plan: the stages were edited, the cuts were not. */
+static yk_err forget_cuts(struct plan *p, int32_t line, struct yk_diag *why)
 {
-    bool changed = false;
-    for (int32_t i = 0; i < p->n_pipelines; i++) {
+    int32_t n = p->pipelines[line].n_stages;
+    for (int32_t k = 0; k < p->n_cuts; k++) {
+        struct plan_cut *c = &p->cuts[k];
+        if (c->pipeline != line || (c->from < n && c->to < n))
+            continue;
+        if (c->codec != CODEC_FP32)
+            return yk_fail(why, YK_INVAL,
+                "cuts[%d] names codec %s from stage %d to stage %d of pipeline %d, whose stages are 0..%d: leave it "
+                "out, or all of \"cuts\": they only name codecs, and those of forward stages hold for gradients too",
+                k, plan_codec_name(c->codec), c->from, c->to, line, n - 1);
+        *c = (struct plan_cut){.pipeline = line, .from = -1, .to = -1}; /* keeps its place: errors name places */
+    }
+    return YK_OK;
+}
+
+yk_err solve_train_complete(const struct solve_training *t, const struct graph *g, struct plan *p, struct yk_diag *why)
+{
+    yk_err err = plan_check_graph(p, g, why); /* before its cuts are judged by its stages */
+    int32_t n_nodes = g->n_nodes;
+    for (int32_t i = 0; i < p->n_pipelines && !err; i++) {
         struct plan_pipeline *line = &p->pipelines[i];
         int32_t n = line->n_stages, *home = yk_xalloc(((size_t)t->n_forward + 1) * sizeof *home);
         int32_t *back = yk_xalloc(((size_t)n + 1) * sizeof *back); /* by forward stage: where its backward nodes go */
-        if (!forward_only(line, t->first_loss)) {
+        if (!forward_only(line, t->first_loss) || (err = forget_cuts(p, i, why))) {
             free(home);
             free(back);
             continue;
@@ -481,7 +500,6 @@ bool solve_train_complete(const struct solve_training *t, int32_t n_nodes, struc
         }
         free(home);
         free(back);
-        changed = true;
     }
-    return changed;
+    return err;
 }

@@ -36,8 +36,10 @@ yk_err solve_train_splits(
     const struct cost_model *m, int32_t source, struct solve_split *out, int32_t max, int32_t *n, struct yk_diag *why);
 void solve_train_fini(struct solve_split *s);
 /* A pipeline of a given plan whose stages hold forward nodes only gets the loss and the backward nodes: a stage each,
- * on the agent of their forward nodes, or with them where the loss is. True if there was such a pipeline. */
-bool solve_train_complete(const struct solve_training *t, int32_t n_nodes, struct plan *p);
+ * on the agent of their forward nodes, or with them where the loss is; cuts between its forward stages name the codec
+ * of both ways. Cuts of stages that it did not name say nothing if they are fp32. Errors: YK_INVAL if such a cut names
+ * another codec; the plan is then of no use. */
+yk_err solve_train_complete(const struct solve_training *t, const struct graph *g, struct plan *p, struct yk_diag *why);
 /* No plan over any agents costs less: every node on its best agent, and the work over the pace of all. */
 double solve_train_bound(const struct cost_model *m);
 

@@ -31,7 +31,7 @@ yk_err local_use_plan(
     err = plan_from_json(doc, &l->plan, why);
     json_free(doc);
     if (!err && training)
-        solve_train_complete(training, g->n_nodes, l->plan);
+        err = solve_train_complete(training, g, l->plan, why);
     if (!err)
         err = plan_check(l->plan, g, NULL, why);
     if (err)

@@ -458,6 +458,51 @@ static void codecs_are_allowed_or_refused(void **state)
     site_close(s);
 }
 
+/* site_plan with these cuts instead of its own. free(). */
+static char *plan_with_cuts(struct site *s, const struct site_stage *stages, int n, const char *cuts)
+{
+    char *plan = site_plan(s, stages, n, n), *at = strstr(plan, "\"cuts\":[");
+    assert_non_null(at);
+    *at = 0;
+    char *out = yk_xasprintf("%s\"cuts\":[%s]}", plan, cuts);
+    free(plan);
+    return out;
+}
+
+/* The stages of a plan were edited, its cuts still are those of the stages before: fp32 says nothing, fp16 is refused.
+ */
+static void cuts_of_other_stages(void **state)
+{
+    (void)state;
+    static const char *const fp32 = "{\"from\":-1,\"to\":1},{\"from\":0,\"to\":1},{\"from\":1,\"to\":2},"
+                                    "{\"from\":2,\"to\":3},{\"from\":3,\"to\":4},{\"from\":0,\"to\":4},"
+                                    "{\"from\":1,\"to\":3}";
+    struct site *s = site_open(3);
+    struct site_result want, got;
+    site_network(s, "m", "mlp", 1, 4);
+    site_data(s, "set", 20, 3, (const int64_t[]){1, 4, 4}, 5);
+    site_learn(s, "m", 8, 4, "");
+    site_train(s, "m", "set", (struct site_stage[]){{0, -1}}, 1, 1, &want);
+    const struct site_stage three[] = {{0, 1}, {1, 2}, {2, -1}}, two[] = {{0, 1}, {1, -1}};
+    char *plan = plan_with_cuts(s, three, 3, fp32);
+    assert_true(site_wait(s, site_submit(s, "m", "set", plan), &got));
+    site_same(&want, &got, "fp32 cuts of other stages");
+    free(plan);
+    plan = plan_with_cuts(s, three, 3, "{\"from\":0,\"to\":1},{\"from\":3,\"to\":4,\"codec\":\"fp16\"}");
+    expect_refusal(s, plan, "cuts[1] names codec fp16 from stage 3 to stage 4 of pipeline 0, whose stages are 0..2");
+    free(plan);
+    plan = plan_with_cuts(s, two, 2, "{\"from\":1,\"to\":0,\"codec\":\"fp16\"}");
+    expect_refusal(s, plan, "leave it out");
+    free(plan);
+    strcpy(s->codec, "fp16"); /* the way back has the codec of the way there, whatever was there before */
+    plan = plan_with_cuts(s, two, 2, "{\"from\":0,\"to\":1,\"codec\":\"fp16\"},{\"from\":1,\"to\":2}");
+    assert_true(site_wait(s, site_submit(s, "m", "set", plan), &got));
+    free(plan);
+    site_train(s, "m", "set", two, 2, 2, &want);
+    site_same(&want, &got, "fp16 and a cut of other stages");
+    site_close(s);
+}
+
 /* Classes of a text: token ids go in at the front, their mask there and again close to the end. rows: the mask's first
  * axis is the batch. */
 static struct graph *masked(bool rows)
@@ -574,7 +619,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(small_microbatches_overtake), cmocka_unit_test(sizes), cmocka_unit_test(side_by_side),
         cmocka_unit_test(few_values_per_channel), cmocka_unit_test(names_what_is_no_number),
         cmocka_unit_test(fp16_within_the_noise), cmocka_unit_test(codecs_are_allowed_or_refused),
-        cmocka_unit_test(several_inputs)};
+        cmocka_unit_test(cuts_of_other_stages), cmocka_unit_test(several_inputs)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -298,7 +298,8 @@ static void checks_edits(void **state)
     check_says(STRAIGHT, "\"share\": 0.25", "\"share\": 0.5", YK_INVAL, "1.25");
     check_says(STRAIGHT, "\"hash\": \"00", "\"hash\": \"01", YK_INVAL, "plan it again");
     check_says(STRAIGHT, "\"from\": 0, \"to\": 1", "\"from\": 1, \"to\": 0", YK_INVAL, "cuts[0]");
-    check_says(STRAIGHT, "{\"pipeline\": 1", "{\"pipeline\": 2", YK_INVAL, "cuts[1]");
+    check_says(STRAIGHT, "{\"pipeline\": 0, \"from\": 0", "{\"pipeline\": 2, \"from\": 0", YK_INVAL, "cuts[0]");
+    check_says(STRAIGHT, "{\"pipeline\": 1", "{\"pipeline\": 2", YK_OK, NULL); /* fp32 */
     check_says(STRAIGHT, "{\"pipeline\": 0, \"from\": 0, \"to\": 1", "{\"pipeline\": 0, \"from\": -1, \"to\": 1",
         YK_INVAL, "cuts[0]"); /* the second stage reads no input of the graph */
     check_says(STRAIGHT, "{\"pipeline\": 0, \"from\": 0, \"to\": 1", "{\"pipeline\": 0, \"from\": 1, \"to\": -1", YK_OK,

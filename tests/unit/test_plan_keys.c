@@ -199,9 +199,14 @@ static void checked_against_the_graph(void **state)
     check(g, PLAN(STAGE("pc", "[[0,6]]")), "names node 6");
     check(g, PLAN(STAGE("pc", "[[0,1],[4,5]]") "," STAGE("phone", "[[2,3]]")), "pipelines[0]"); /* a cycle */
     check(g, CUTS("[{\"from\":0,\"to\":1},{\"from\":-1,\"to\":0},{\"from\":1,\"to\":-1}]"), NULL);
-    check(g, CUTS("[{\"from\":1,\"to\":0}]"), "cuts[0]");
+    /* fp32 of what is no cut (any more) says nothing, other codecs do; once is enough, and twice the same is no other
+     */
+    check(g, CUTS("[{\"from\":1,\"to\":0},{\"from\":7,\"to\":8},{\"from\":0,\"to\":1,\"pipeline\":1}]"), NULL);
+    check(g, CUTS("[{\"from\":0,\"to\":1,\"codec\":\"fp16\"},{\"from\":0,\"to\":1,\"codec\":\"fp16\"}]"), NULL);
+    check(g, CUTS("[{\"from\":1,\"to\":0,\"codec\":\"fp16\"}]"), "cuts[0] names codec fp16");
+    check(g, CUTS("[{\"from\":7,\"to\":8,\"codec\":\"int8\"}]"), "leave it out, or all of \"cuts\"");
+    check(g, CUTS("[{\"from\":0,\"to\":1},{\"from\":0,\"to\":1,\"codec\":\"fp16\",\"pipeline\":1}]"), "pipeline 1");
     check(g, CUTS("[{\"from\":0,\"to\":1},{\"from\":0,\"to\":1,\"codec\":\"fp16\"}]"), "cuts[1]"); /* which one? */
-    check(g, CUTS("[{\"from\":0,\"to\":1,\"pipeline\":1}]"), "cuts[0]");
     check(g, HEAD "\"forms\":[\"a\"],\"pipelines\":[" LINE(TWO) "]}", "1 forms");
     check(g, HEAD "\"forms\":[],\"pipelines\":[" LINE(TWO) "]}", "0 forms");
     check(g, HEAD "\"pipelines\":[{\"share\":1,\"stages\":[" TWO "]},{\"share\":0,\"stages\":[" TWO "]}]}",
