@@ -85,7 +85,12 @@ static bool add_change(struct explaining *e, const char *kind, char *text, doubl
     add_note(&e->p->changes, &e->p->n_changes, kind, text, e->thrift ? NAN : price);
     if (e->thrift) {
         e->p->changes[e->p->n_changes - 1].cloud_ms = price;
-        yk_buf_printf(&e->changes, "\nwith %s: %.4g ms of the cloud a step, now %.4g", text, price, now);
+        if (gain && price > 0)
+            yk_buf_printf(&e->changes, "\nwith %s: %.4g ms of the cloud a step, now %.4g", text, price, now);
+        else if (gain)
+            yk_buf_printf(&e->changes, "\nwith %s: nothing of the cloud, now %.4g ms a step", text, now);
+        else if (now > 0) /* else put_more says so of all */
+            yk_buf_printf(&e->changes, "\nwith %s: no less of the cloud", text);
     } else if (gain)
         yk_buf_printf(&e->changes, "\nwith %s: %.4g ms a step, %.2f times as fast", text, price, now / price);
     else
@@ -372,6 +377,8 @@ static int32_t look_at_busiest(struct explaining *e, const struct cost_model *m,
 
 static void put_more(struct explaining *e)
 {
+    if (e->thrift && !(e->price > 0))
+        yk_buf_printf(&e->changes, "\nThe cloud computes nothing of a step: no change takes less of it.");
     if (e->late)
         yk_buf_printf(&e->changes, "\nNot all changes were looked at: there was no time for more.");
     yk_buf_add(&e->binds, "", 1);

@@ -286,7 +286,27 @@ static void cloud_cost(void **state)
     assert_true(p->n_changes > 2);
     for (int32_t i = 0; i < p->n_changes; i++)
         assert_true(isnan(p->changes[i].step_ms) && p->changes[i].cloud_ms <= p->cloud_ms);
-    assert_non_null(strstr(p->explanation, "ms of the cloud a step, now"));
+    plan_free(p);
+    f.agents[0].slow_factor = 1.5;
+    p = solved(&q, &f.view);
+    explain_plan(&q, &f.view, &all, p);
+    assert_non_null(strstr(p->explanation, "with phone at its full pace: "));
+    assert_non_null(strstr(p->explanation, "ms of the cloud a step, now "));
+    f.agents[0].slow_factor = 1;
+    plan_free(p);
+    /* Nothing is gained by memory; and where the phone is in time alone, by nothing at all. */
+    p = solved(&q, &f.view);
+    explain_plan(&q, &f.view, &all, p);
+    assert_non_null(strstr(p->explanation, "with twice the memory on every agent: no less of the cloud"));
+    plan_free(p);
+    q.deadline_ms = 2 * phone_ms;
+    p = solved(&q, &f.view);
+    assert_true(p->cloud_ms == 0);
+    explain_plan(&q, &f.view, &all, p);
+    assert_true(p->n_changes > 2);
+    assert_non_null(strstr(p->explanation, "The cloud computes nothing of a step"));
+    assert_null(strstr(p->explanation, "now 0"));
+    assert_null(strstr(p->explanation, "\nwith "));
     plan_free(p);
     pf_fini(&f);
     graph_close(g);
