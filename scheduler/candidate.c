@@ -118,7 +118,8 @@ yk_err candidate_memory(const struct cost_model *m, struct candidate *c, int32_t
 /* ---- the event model ---- */
 
 /* Steps of one pipeline: its edges, then its stages, then the messages of a source without a stage, before anything
- * leaves it. A stage waits for the edges into it; an edge for its stage. */
+ * leaves it. A stage waits for the edges into it; an edge for its stage, and what goes back to yoked for all outputs.
+ */
 static struct schedule_step *make_steps(const struct cost_line *l, int32_t *n_steps)
 {
     int32_t n_edges = l->n_edges, n = n_edges + l->n_stages + (l->source_ms > 0);
@@ -130,14 +131,15 @@ static struct schedule_step *make_steps(const struct cost_line *l, int32_t *n_st
     for (int32_t i = 0; i < n_edges; i++) {
         const struct cost_edge *e = &l->edges[i];
         int32_t first = l->source_ms > 0 ? n - 1 : upload;
-        int32_t before = e->from >= 0 ? n_edges + e->from : e->from == -1 ? first : -1;
-        int32_t *list = yk_xalloc(sizeof *list);
-        *list = before;
-        steps[i] = (struct schedule_step){.resource = e->resource,
-            .busy_ms = e->busy_ms,
-            .latency_ms = e->latency_ms,
-            .n_before = before >= 0,
-            .before = list};
+        int32_t before = e->from >= 0 ? n_edges + e->from : e->from == -1 ? first : -1, k = 0;
+        int32_t *list = yk_xalloc(((size_t)n_edges + 1) * sizeof *list);
+        for (int32_t o = 0; o < n_edges && e->to == -2; o++)
+            if (l->edges[o].to == -1 && l->edges[o].from >= 0)
+                list[k++] = o;
+        if (e->to != -2 && before >= 0)
+            list[k++] = before;
+        steps[i] = (struct schedule_step){
+            .resource = e->resource, .busy_ms = e->busy_ms, .latency_ms = e->latency_ms, .n_before = k, .before = list};
     }
     for (int32_t s = 0; s < l->n_stages; s++) {
         int32_t *list = yk_xalloc(((size_t)n_edges + 1) * sizeof *list), k = 0;
@@ -411,7 +413,7 @@ static void explain_line(
         if (e->resource < 0)
             continue;
         snprintf(from, sizeof from, e->from == -2 ? "yoked" : e->from < 0 ? "source" : "stage %d", e->from);
-        snprintf(to, sizeof to, e->to < 0 ? "source" : "stage %d", e->to);
+        snprintf(to, sizeof to, e->to == -2 ? "yoked" : e->to < 0 ? "source" : "stage %d", e->to);
         yk_buf_printf(b, "  %s -> %s: %lld bytes as %s, %.3g ms and %.3g ms latency\n", from, to, (long long)e->bytes,
             plan_codec_name(e->codec), e->busy_ms, e->latency_ms);
     }

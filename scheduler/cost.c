@@ -294,6 +294,34 @@ double cost_transfer_ms(const struct cost_model *m, int32_t link, int64_t bytes,
     return all / l->bytes_per_s * 1e3 + all * l->cpu_ns_per_byte * 1e-6;
 }
 
+static bool way(const struct cost_model *m, bool back, int32_t source, const int32_t *values, int32_t n, double frac,
+    struct cost_edge *out)
+{
+    int32_t link = m->req->source >= 0 ? -1 : back ? cost_link(m, source, -1) : cost_link(m, -1, source);
+    int64_t bytes = 0;
+    if (link < 0)
+        return false;
+    for (int32_t i = 0; i < n; i++)
+        bytes += cost_value_bytes(m, values[i], CODEC_FP32); /* nothing encodes it */
+    *out = (struct cost_edge){
+        .from = back ? -1 : -2, .to = back ? -2 : -1, .bytes = bytes, .resource = m->link_resource[link]};
+    out->busy_ms = frac * cost_transfer_ms(m, link, bytes, &out->latency_ms);
+    out->latency_ms *= frac;
+    return true;
+}
+
+bool cost_upload(const struct cost_model *m, int32_t source, struct cost_edge *out)
+{
+    double frac = m->req->upload_frac > 0 ? m->req->upload_frac : 1;
+    return way(m, false, source, m->graph->inputs, m->graph->n_inputs, frac, out);
+}
+
+bool cost_answer(const struct cost_model *m, int32_t source, struct cost_edge *out)
+{
+    return m->req->answers &&
+           way(m, true, source, m->graph->outputs, m->graph->n_outputs - m->graph->n_staying, 1, out);
+}
+
 static const char *agent_name(const struct cost_model *m, int32_t agent)
 {
     return agent < 0 ? "yoked" : m->view->agents[agent].name;
@@ -450,6 +478,14 @@ static yk_err add_edge(const struct cost_model *m, struct cost_line *l, int32_t 
     return YK_OK;
 }
 
+/* Of the next edge, which is set. */
+static void add_way(struct cost_line *l, double *load)
+{
+    const struct cost_edge *e = &l->edges[l->n_edges++];
+    load[e->resource] += e->busy_ms;
+    l->first_ms += e->busy_ms + e->latency_ms;
+}
+
 static yk_err price_edges(const struct cost_model *m, struct cost_line *l, const struct plan *forced, int32_t which,
     double *load, struct yk_diag *why)
 {
@@ -462,13 +498,10 @@ static yk_err price_edges(const struct cost_model *m, struct cost_line *l, const
         agent_of[s] = l->stages[s].agent;
     err = cut_edges_join(&edges, &m->shapes, agent_of, l->n_stages, why);
     free(agent_of);
-    l->edges = yk_xalloc(((size_t)edges.n + 2) * sizeof *l->edges);
-    /* The input of a job without a source of its own comes from yoked, where that link is known. */
-    if (!err && m->req->source < 0 && cost_link(m, -1, l->source) >= 0) {
-        int64_t bytes = 0;
-        for (int32_t i = 0; i < m->graph->n_inputs; i++)
-            bytes += cost_value_bytes(m, m->graph->inputs[i], CODEC_FP32);
-        err = add_edge(m, l, -2, -1, -1, l->source, bytes, CODEC_FP32, load, why);
+    l->edges = yk_xalloc(((size_t)edges.n + 3) * sizeof *l->edges);
+    if (!err && cost_upload(m, l->source, &l->edges[l->n_edges])) {
+        add_way(l, load);
+        add_message(m, l, l->source, load);
     }
     for (int32_t i = 0; i < edges.n && !err; i++) {
         const struct cut_edge *e = &edges.at[i];
@@ -482,6 +515,8 @@ static yk_err price_edges(const struct cost_model *m, struct cost_line *l, const
             bytes += cost_value_bytes(m, e->values[k], codec);
         err = add_edge(m, l, e->from, e->to, from, to, bytes, codec, load, why);
     }
+    if (!err && cost_answer(m, l->source, &l->edges[l->n_edges]))
+        add_way(l, load);
     cut_edges_fini(&edges);
     return err;
 }

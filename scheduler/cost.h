@@ -4,7 +4,9 @@
  *   cost = first + (M - 1) * bottleneck
  *   first      = one microbatch through everything: its stages' times and its edges' transfers, one after another;
  *                yoked -> source (if the source is the planner's choice and that link is known), source -> stages,
- *                stages -> stages directly (a tensor used by two later stages goes to each), outputs -> source
+ *                stages -> stages directly (a tensor used by two later stages goes to each), outputs -> source, and
+ *                -> yoked where they are wanted and the inputs came from there. A training takes its samples from yoked
+ *                once: a step counts the part of them that epochs leave
  *   bottleneck = the largest time that one microbatch takes of a resource: an agent's compute (all its stages), a
  *                directed link, or a medium that links share (half duplex)
  *   transfer   = latency + bytes / rate + bytes * cpu; only bytes / rate and cpu occupy the link
@@ -51,7 +53,7 @@ struct cost_stage {
     double ms, message_ms; /* of its nodes; of the messages of its agent, counted at the agent's first stage */
 };
 struct cost_edge {
-    int32_t from, to; /* stages; -1 the source, -2 yoked */
+    int32_t from, to; /* stages; -1 the source, -2 yoked (from: its inputs, to: its outputs) */
     int64_t bytes;
     enum plan_codec codec;
     double busy_ms, latency_ms; /* 0 on one agent */
@@ -90,6 +92,10 @@ enum plan_codec cost_codec(const struct cost_model *m);
 int64_t cost_value_bytes(const struct cost_model *m, int32_t value, enum plan_codec codec);
 double cost_transfer_ms(const struct cost_model *m, int32_t link, int64_t bytes, double *latency_ms);
 int32_t cost_link(const struct cost_model *m, int32_t from, int32_t to); /* -1: none usable */
+/* What a microbatch of a job without a source of its own takes between yoked and the one that it gets; the message at
+ * its end not counted. False: nothing, or the link is not known. */
+bool cost_upload(const struct cost_model *m, int32_t source, struct cost_edge *out);
+bool cost_answer(const struct cost_model *m, int32_t source, struct cost_edge *out);
 /* What the node's form takes to prepare its weights there; 0 where no profile says. */
 double cost_prepare_ms(const struct cost_model *m, int32_t agent, int32_t node);
 /* What no plan over any agents undercuts, of one microbatch: the sum of every node on its best agent; in *work_ms the

@@ -55,7 +55,7 @@ static void on_bar(void *arg, const struct candidate_bar *b)
         const struct cost_edge *e = &l->edges[b->edge];
         char from[24], to_name[24];
         stage_name(e->from, from);
-        stage_name(e->to < -1 ? -1 : e->to, to_name);
+        stage_name(e->to, to_name);
         snprintf(to->kind, sizeof to->kind, "transfer");
         snprintf(to->about, sizeof to->about, "%s%s -> %s, %lld bytes as %s", line, from, to_name, (long long)e->bytes,
             plan_codec_name(e->codec));

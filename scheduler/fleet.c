@@ -211,6 +211,9 @@ static void take_device(struct fleet_agent *a, const struct wire_hello *h)
     a->judges = false;
     for (size_t i = 0; i < h->features.n; i++)
         a->judges = a->judges || strcmp(h->features.at[i], "judge") == 0;
+    a->uplinks = false;
+    for (size_t i = 0; i < h->features.n; i++)
+        a->uplinks = a->uplinks || strcmp(h->features.at[i], "uplink") == 0;
     a->gflops = a->gbytes_per_s = 0;
     a->backends[0] = '\0';
     for (size_t i = 0; i < d->backends.n; i++) {
@@ -340,6 +343,7 @@ static void join_control(struct fleet *f, struct chan *c, const struct wire_hell
     metrics_set(METRIC_agents, fleet_alive(f));
     fleet_save(a);
     fleet_sense(a);
+    fleet_probe_joined(f, a);
     fleet_probe_next(f);
     f->config.on->joined(f->config.arg, a);
 }
@@ -387,8 +391,11 @@ static yk_err guest_message(void *arg, struct chan *c, struct wire_msg *msg)
         join_control(f, c, h);
     } else if (strcmp(h->kind, "data") == 0 && strcmp(h->purpose, "blob") == 0) {
         join_blob(f, c, h);
+    } else if (strcmp(h->kind, "data") == 0 && strcmp(h->purpose, "probe") == 0) {
+        if (!fleet_probe_adopt(f, c, h))
+            refuse(c, "AUTH", "yoked asked for no such probe, or not any more");
     } else {
-        refuse(c, "INVAL", "yoked takes control connections and data connections for blobs");
+        refuse(c, "INVAL", "yoked takes control connections and data connections for blobs and probes");
     }
     return YK_OK;
 }

@@ -23,6 +23,7 @@ struct fleet_agent {
     int64_t cores, threads, memory_bytes;
     bool emulated;
     bool judges;                 /* it knows the message */
+    bool uplinks;                /* it can measure its way to yoked */
     double gflops, gbytes_per_s; /* of its fastest backend */
     char backends[160];          /* "blas@blas-0.3.21-Zen,ref@generic" */
     bool refused;                /* it goes without one, which failed a test or was taken out */
@@ -44,14 +45,17 @@ struct fleet_agent {
     int64_t reserved_bytes;             /* of loaded stages */
     int loaded;                         /* generations on it */
     int64_t last_seen_us;
+    char address[400]; /* the hosts it was seen at: where it joined from, then those of its urls */
 };
 
 struct fleet_link { /* directed */
     struct fleet_link *next;
-    char from[33], to[33]; /* agent ids */
+    char from[33], to[33]; /* agent ids; "": yoked */
     double bytes_per_s, latency_ms, cpu_ns_per_byte;
     bool half_duplex;
-    int64_t measured_us; /* of the loop's clock; 0: only tried */
+    int64_t measured_us; /* of the loop's clock; 0: not tried */
+    bool provisional;    /* from before an end of it joined again: used, and measured again when it is quiet */
+    char url[200];       /* where `to` was dialled for it; "": it dialled */
     char text[160];      /* why it could not be measured */
 };
 
@@ -68,6 +72,8 @@ struct fleet_on {
     bool (*quiet)(void *arg); /* nothing runs that a probe would disturb or be disturbed by */
     /* Its mode has changed ("hot", "warm", "battery", "cooled"), or how fast it is believed to be ("recovered"). */
     void (*changed)(void *arg, struct fleet_agent *a, const char *kind, const char *text);
+    /* The link between them, measured again, is far (FLEET_LINK_FAR) from what plans took it for. */
+    void (*relinked)(void *arg, struct fleet_agent *a, struct fleet_agent *b, bool better, const char *text);
 };
 
 struct fleet_config {
@@ -98,8 +104,15 @@ bool fleet_has_isa(const struct fleet *f, const char *isa);
 /* "tcp://127.0.0.1:4000" as `viewer` reaches `a`. */
 const char *fleet_url(const struct fleet_agent *a, const struct fleet_agent *viewer);
 
+#define FLEET_LINK_FAR POLICY_FAR /* times the rate before, or the latency and FLEET_LATENCY_FAR_MS */
+#define FLEET_LATENCY_FAR_MS 1.0
 /* True when every pair of alive agents has been measured or tried; else starts what is missing (bounded per minute). */
 bool fleet_links_ready(struct fleet *f);
+/* The same of the ways between yoked and its agents, where there is a choice; what cannot be measured now is not waited
+ * for. */
+bool fleet_uplinks_ready(struct fleet *f);
+/* As fleet_links_ready, and no figure is from before one of them joined again: what is not urgent waits for that. */
+bool fleet_links_fresh(struct fleet *f);
 
 /* ---- profiles ---- */
 /* A graph at sizes of its named dimensions other than the batch, for this use: what a profile is of. */

@@ -269,6 +269,49 @@ static int32_t agent_index(const struct view *v, const char *id)
     return -1;
 }
 
+#define NOBODY (-2)
+
+static int32_t end_index(const struct view *v, const char *id)
+{
+    int32_t i = id[0] ? agent_index(v, id) : -1;
+    return id[0] && i < 0 ? NOBODY : i;
+}
+
+static void put_link(struct view *v, const struct fleet_link *l, int32_t from, int32_t to)
+{
+    v->links[v->n_links++] = (struct view_link){.from = from,
+        .to = to,
+        .bytes_per_s = l->bytes_per_s,
+        .latency_ms = l->latency_ms,
+        /* A half-duplex pair is one medium, named by its two ends. */
+        .shared = l->half_duplex ? (YK_MIN(from, to) + 1) * (v->n_agents + 1) + YK_MAX(from, to) + 1 : -1,
+        .cpu_ns_per_byte = l->cpu_ns_per_byte,
+        .origin = l->bytes_per_s > 0 ? VIEW_MEASURED : VIEW_UNKNOWN};
+}
+
+/* An agent whose way to yoked is not known is taken to have the worst of those that are: not to be measured is no
+ * advantage. */
+static void fill_uplinks(struct view *v)
+{
+    struct fleet_link worst = {.bytes_per_s = INFINITY};
+    bool *known = yk_xalloc(((size_t)v->n_agents + 1) * sizeof *known);
+    for (int32_t i = 0; i < v->n_links; i++) {
+        const struct view_link *l = &v->links[i];
+        if ((l->from >= 0 && l->to >= 0) || l->origin != VIEW_MEASURED)
+            continue;
+        known[YK_MAX(l->from, l->to)] = true;
+        worst.bytes_per_s = YK_MIN(worst.bytes_per_s, l->bytes_per_s);
+        worst.latency_ms = YK_MAX(worst.latency_ms, l->latency_ms);
+        worst.cpu_ns_per_byte = YK_MAX(worst.cpu_ns_per_byte, l->cpu_ns_per_byte);
+    }
+    for (int32_t a = 0; a < v->n_agents && isfinite(worst.bytes_per_s); a++)
+        if (!known[a]) {
+            put_link(v, &worst, -1, a);
+            put_link(v, &worst, a, -1);
+        }
+    free(known);
+}
+
 struct view *fleet_view(struct fleet *f, const char *graph)
 {
     struct view *v = yk_xalloc(sizeof *v);
@@ -280,19 +323,12 @@ struct view *fleet_view(struct fleet *f, const char *graph)
             put_agent(f, v, a, graph);
     for (struct fleet_link *l = f->links; l; l = l->next)
         links++;
-    v->links = yk_xalloc(((size_t)links + 1) * sizeof *v->links);
+    v->links = yk_xalloc(((size_t)links + 2 * (size_t)n + 1) * sizeof *v->links);
     for (struct fleet_link *l = f->links; l; l = l->next) {
-        int32_t from = agent_index(v, l->from), to = agent_index(v, l->to);
-        if (from < 0 || to < 0)
-            continue;
-        v->links[v->n_links++] = (struct view_link){.from = from,
-            .to = to,
-            .bytes_per_s = l->bytes_per_s,
-            .latency_ms = l->latency_ms,
-            /* A half-duplex pair is one medium, named by its two ends. */
-            .shared = l->half_duplex ? YK_MIN(from, to) * v->n_agents + YK_MAX(from, to) : -1,
-            .cpu_ns_per_byte = l->cpu_ns_per_byte,
-            .origin = l->bytes_per_s > 0 ? VIEW_MEASURED : VIEW_UNKNOWN};
+        int32_t from = end_index(v, l->from), to = end_index(v, l->to);
+        if (from != NOBODY && to != NOBODY)
+            put_link(v, l, from, to);
     }
+    fill_uplinks(v);
     return v;
 }

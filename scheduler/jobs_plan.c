@@ -193,6 +193,16 @@ static void drop_gone_forms(struct sched *s, struct job *j)
     j->forced = NULL;
 }
 
+double jobs_upload_frac(const struct job *j)
+{
+    return j->training ? 1 / (double)YK_MAX(j->training->config.epochs, (int64_t)1) : 1;
+}
+
+bool jobs_answers(const struct job *j)
+{
+    return j->want_outputs || strcmp(j->kind, "infer") == 0;
+}
+
 void jobs_plan_request(struct sched *s, struct job *j, struct model *m, bool retry, struct solve_training *training,
     struct planning_request *out)
 {
@@ -212,6 +222,8 @@ void jobs_plan_request(struct sched *s, struct job *j, struct model *m, bool ret
         .codec_allowed = j->codec_allowed,
         .pin_first = j->pin_first,
         .pin_last = j->pin_last,
+        .upload_frac = jobs_upload_frac(j),
+        .answers = jobs_answers(j),
         /* The number of uploaded samples is known, so pipelines can begin together. */
         .replicas = strcmp(j->kind, "batch") == 0 && j->n_inputs > 0,
         .want_reasons = !retry,

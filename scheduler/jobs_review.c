@@ -526,3 +526,16 @@ void jobs_review_changed(struct sched *s, struct fleet_agent *a, const char *kin
             jobs_review_want(s, j, "%s: %s", a->name, kind);
     }
 }
+
+void jobs_review_relinked(
+    struct sched *s, const struct fleet_agent *a, const struct fleet_agent *b, bool better, const char *text)
+{
+    for (struct job *j = s->jobs, *next; j; j = next) {
+        next = j->next;
+        bool here = concerns(s, j, a->id) && concerns(s, j, b->id);
+        if (here)
+            jobs_event(s, j->id, "link", "between %s and %s: %s", a->name, b->name, text);
+        if (here || better)
+            jobs_review_want(s, j, "the link between %s and %s is %s", a->name, b->name, better ? "better" : "worse");
+    }
+}

@@ -128,6 +128,8 @@ static void solve_run(void *arg)
         .batch = p->r.batch,
         .microbatch = p->r.microbatch,
         .source = p->source_index,
+        .upload_frac = p->r.upload_frac,
+        .answers = p->r.answers,
         .samples = p->r.samples,
         .deadline_ms = p->r.deadline_ms,
         .codec_allowed = p->codec_allowed,
@@ -224,7 +226,10 @@ static bool gathered(struct planning *p)
     for (struct fleet_agent *a = fleet_first(f); a; a = a->next)
         if (a->state == FLEET_ALIVE && !fleet_profile_ready(a, &graph, sizes, n))
             ready = false;
-    return fleet_links_ready(f) && ready;
+    /* A job that runs has time: it is not moved for what a link was before. */
+    if (!p->source && !p->r.job && !fleet_uplinks_ready(f))
+        ready = false;
+    return (p->r.job ? fleet_links_fresh(f) : fleet_links_ready(f)) && ready;
 }
 
 /* What of the job's own runs now will be unloaded before the plan is loaded. */

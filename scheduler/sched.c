@@ -170,6 +170,8 @@ static void plan_asked(struct asking *a, struct model *m)
         .codec_allowed = j->codec_allowed,
         .pin_first = j->pin_first,
         .pin_last = j->pin_last,
+        .upload_frac = jobs_upload_frac(j),
+        .answers = jobs_answers(j),
         .replicas = strcmp(j->kind, "batch") == 0,
         .want_changes = j->want_changes,
         .want_bars = j->want_bars,
@@ -326,13 +328,19 @@ static void on_changed(void *arg, struct fleet_agent *a, const char *kind, const
     jobs_review_changed(arg, a, kind, text);
 }
 
+static void on_relinked(void *arg, struct fleet_agent *a, struct fleet_agent *b, bool better, const char *text)
+{
+    jobs_review_relinked(arg, a, b, better, text);
+}
+
 static const struct fleet_on fleet_on = {.joined = on_joined,
     .lost = on_lost,
     .message = dispatch_message,
     .stream = dispatch_stream,
     .blob = on_blob,
     .quiet = is_quiet,
-    .changed = on_changed};
+    .changed = on_changed,
+    .relinked = on_relinked};
 
 static void on_store_error(void *arg, int64_t job, yk_err err, const char *text)
 {

@@ -89,6 +89,8 @@ struct planning_request {
     double deadline_ms;
     const bool *codec_allowed;
     bool pin_first, pin_last;
+    double upload_frac; /* see struct solve_request */
+    bool answers;
     bool replicas;                /* several pipelines, where they are faster */
     bool want_changes, want_bars; /* what explain.h adds to the plan */
     bool want_reasons;            /* infeasible.h: which constraints cannot hold together */
@@ -206,12 +208,16 @@ struct solve_training;
 /* What the planner is asked for a job whose model or training graph is m. retry: it was planned before. */
 void jobs_plan_request(struct sched *s, struct job *j, struct model *m, bool retry, struct solve_training *training,
     struct planning_request *out);
+double jobs_upload_frac(const struct job *j);                 /* a training takes its samples from yoked once */
+bool jobs_answers(const struct job *j);                       /* its outputs go to yoked */
 bool jobs_plan_usable(struct sched *s, const struct plan *p); /* its agents are alive and do not rest */
 
 /* ---- jobs_review.c: a job while it runs ---- */
 void jobs_review_want(struct sched *s, struct job *j, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void jobs_review_joined(struct sched *s, struct fleet_agent *a);
 void jobs_review_changed(struct sched *s, struct fleet_agent *a, const char *kind, const char *text);
+void jobs_review_relinked(
+    struct sched *s, const struct fleet_agent *a, const struct fleet_agent *b, bool better, const char *text);
 void jobs_review_began(struct sched *s, struct job *j);                         /* all its stages are loaded */
 void jobs_review_lost(struct sched *s, struct fleet_agent *a, const char *why); /* before its generations go */
 void jobs_review_reset(struct sched *s, struct job *j);                         /* its generation was lost */

@@ -26,6 +26,8 @@ struct solve_request {
     int64_t batch;             /* samples of one step; for batch jobs the number per step that the user asked for */
     int64_t microbatch;        /* 0: the planner chooses among divisors-like candidates */
     int32_t source;            /* agent index, or -1: the planner picks it, input comes from yoked */
+    double upload_frac;        /* of that a step takes so much of its inputs anew; 0: all */
+    bool answers;              /* and the outputs go back to yoked */
     int64_t samples;           /* of the whole job, 0 unknown */
     double deadline_ms;        /* of the whole job; 0 none */
     const bool *codec_allowed; /* by enum plan_codec; fp32 always is */

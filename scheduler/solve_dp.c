@@ -499,12 +499,15 @@ void solve_search_root(struct search *s)
         t.loads[i] = 0;
     memset(owners_of(s, root), 0xff, (size_t)s->max_live);
     message(s, &t, s->source);
-    if (s->m->req->source < 0 && solve_search_pair(s, -1, s->source)->there) {
-        int64_t bytes = 0;
-        double none = 0;
-        for (int32_t i = 0; i < s->m->graph->n_inputs; i++)
-            bytes += cost_value_bytes(s->m, s->m->graph->inputs[i], CODEC_FP32);
-        transfer(s, &t, -1, s->source, bytes, &none);
+    struct cost_edge e;
+    if (cost_upload(s->m, s->source, &e)) {
+        t.sum += e.busy_ms + e.latency_ms;
+        add_load(s, &t, e.resource, e.busy_ms);
+        message(s, &t, s->source);
+    }
+    if (cost_answer(s->m, s->source, &e)) {
+        t.sum += e.busy_ms + e.latency_ms;
+        add_load(s, &t, e.resource, e.busy_ms);
     }
     s->labels[root] = (struct label){.parent = -1, .next = -1, .agent = -1, .sum = t.sum, .top = t.top};
 }

@@ -132,19 +132,17 @@ yk_err solve_kinds_chains(const struct cost_model *m, int32_t source, const int3
     *n = 0;
     yk_err err = solve_search_index(&s, why);
     if (!err) {
-        double latency, root_ms = m->view->agents[source].message_ms;
-        int32_t link = m->req->source < 0 ? cost_link(m, -1, source) : -1;
+        double root_ms = m->view->agents[source].message_ms;
+        struct cost_edge e;
         for (int32_t a = 0; a < s.n_agents; a++) {
             s.weight[a] = count[a];
             s.turns[a] = count[a] + (a == source);
             s.twin[a] = count[a] > 1 && solve_search_pair(&s, a, a)->there;
         }
-        if (link >= 0) {
-            int64_t bytes = 0;
-            for (int32_t i = 0; i < m->graph->n_inputs; i++)
-                bytes += cost_value_bytes(m, m->graph->inputs[i], CODEC_FP32);
-            root_ms += cost_transfer_ms(m, link, bytes, &latency) + latency + m->view->agents[source].message_ms;
-        }
+        if (cost_upload(m, source, &e))
+            root_ms += e.busy_ms + e.latency_ms + m->view->agents[source].message_ms;
+        if (cost_answer(m, source, &e))
+            root_ms += e.busy_ms + e.latency_ms;
         for (int32_t i = 0; i <= s.n; i++) {
             s.stop_of[i] = s.n_stops;
             if (i == 0 || i == s.n || !s.cuts.at[i].forbidden)

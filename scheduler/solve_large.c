@@ -15,7 +15,7 @@
 #define TOLERANCE 0.004 /* what costs so little less is not looked for */
 #define ENOUGH 0.01     /* with time to spare, the exact solver is asked where the bound is so much lower */
 
-/* What an agent costs with the whole model, but for the way of the inputs: enough to rank agents by. */
+/* What an agent costs with the whole model: enough to rank agents by. */
 static double alone_ms(const struct cost_model *m, int32_t source, int32_t agent)
 {
     int32_t n = m->graph->n_nodes;
@@ -36,6 +36,12 @@ static double alone_ms(const struct cost_model *m, int32_t source, int32_t agent
         way = YK_MAX(way, busy);
         ms += (busy + latency) / (double)YK_MAX(m->count, (int64_t)1);
     }
+    struct cost_edge e;
+    for (int32_t back = 0; back < 2 && source < 0; back++)
+        if (back ? cost_answer(m, agent, &e) : cost_upload(m, agent, &e)) {
+            way = YK_MAX(way, e.busy_ms);
+            ms += (e.busy_ms + e.latency_ms) / (double)YK_MAX(m->count, (int64_t)1);
+        }
     return YK_MAX(ms, way);
 }
 

@@ -53,7 +53,7 @@ static void put_stages(const struct cost_model *m, const struct candidate *c, st
         }
         for (int32_t e = 0; e < l->n_edges; e++) {
             const struct cost_edge *edge = &l->edges[e];
-            if (edge->resource < 0 || edge->from < -1)
+            if (edge->resource < 0 || edge->from < -1 || edge->to < -1)
                 continue;
             p->cuts[p->n_cuts++] = (struct plan_cut){.pipeline = i,
                 .from = edge->from,

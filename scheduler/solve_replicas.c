@@ -270,13 +270,16 @@ struct medium {
 bool solve_replicas_shared(const struct cost_model *m, int32_t source, int32_t *resource, int32_t *n)
 {
     const struct view *v = m->view;
-    int32_t media = v->n_agents + v->n_links, upload = m->req->source < 0 ? cost_link(m, -1, source) : -1;
+    int32_t media = v->n_agents + v->n_links;
+    struct cost_edge e;
     struct medium *of = yk_xalloc(((size_t)(m->n_resources - media) + 1) * sizeof *of);
     bool all = true;
     *n = 0;
     resource[(*n)++] = source;
-    if (upload >= 0 && m->link_resource[upload] < media)
-        resource[(*n)++] = m->link_resource[upload];
+    if (cost_upload(m, source, &e) && e.resource < media)
+        resource[(*n)++] = e.resource;
+    if (cost_answer(m, source, &e) && e.resource < media)
+        resource[(*n)++] = e.resource;
     for (int32_t i = 0; i < v->n_links; i++) {
         const struct view_link *l = &v->links[i];
         struct medium *at = m->link_resource[i] >= media ? &of[m->link_resource[i] - media] : NULL;

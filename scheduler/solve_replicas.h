@@ -32,7 +32,7 @@ yk_err solve_replicas_all(const struct cost_model *m, int32_t source, double lim
 
 /* ---- sets of pipelines ---- */
 
-#define SOLVE_SHARED 8 /* resources that pipelines share: the source, its link from yoked, media */
+#define SOLVE_SHARED 8 /* resources that pipelines share: the source, its links from and to yoked, media */
 
 struct solve_part { /* a pipeline as one of several */
     uint64_t agents;

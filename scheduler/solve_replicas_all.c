@@ -288,13 +288,16 @@ static void visit(struct walk *w, int32_t s, uint32_t used)
 
 static void begin(struct walk *w)
 {
-    const struct graph *g = w->m->graph;
+    struct cost_edge e;
     message(w, 0, w->source);
-    if (w->m->req->source < 0 && cost_link(w->m, -1, w->source) >= 0) {
-        int64_t bytes = 0;
-        for (int32_t i = 0; i < g->n_inputs; i++)
-            bytes += cost_value_bytes(w->m, g->inputs[i], CODEC_FP32);
-        transfer(w, 0, -1, w->source, bytes);
+    if (cost_upload(w->m, w->source, &e)) {
+        w->sum[0] += e.busy_ms + e.latency_ms;
+        loads_of(w, 0)[e.resource] += e.busy_ms;
+        message(w, 0, w->source);
+    }
+    if (cost_answer(w->m, w->source, &e)) {
+        w->sum[0] += e.busy_ms + e.latency_ms;
+        loads_of(w, 0)[e.resource] += e.busy_ms;
     }
     for (size_t i = 0; i < YK_COUNT(w->head); i++)
         w->head[i] = -1;

@@ -215,17 +215,16 @@ static void set_link(struct sets *s, enum edge e, int32_t from, int32_t to)
                   YK_MAX(v->agents[to].message_ms, 0.0);
 }
 
-/* What every plan of this source costs: the result's message, and uploaded inputs. */
+/* What every plan of this source costs: the result's message, uploaded inputs, and what goes back for them. */
 static double always_ms(const struct cost_model *m, int32_t source)
 {
-    double message = YK_MAX(m->view->agents[source].message_ms, 0.0), ms = message, latency;
-    int32_t link = m->req->source < 0 ? cost_link(m, -1, source) : -1;
-    int64_t bytes = 0;
-    if (link < 0)
-        return ms;
-    for (int32_t i = 0; i < m->graph->n_inputs; i++)
-        bytes += cost_value_bytes(m, m->graph->inputs[i], CODEC_FP32);
-    return ms + cost_transfer_ms(m, link, bytes, &latency) + latency + message;
+    double message = YK_MAX(m->view->agents[source].message_ms, 0.0), ms = message;
+    struct cost_edge e;
+    if (cost_upload(m, source, &e))
+        ms += e.busy_ms + e.latency_ms + message;
+    if (cost_answer(m, source, &e))
+        ms += e.busy_ms + e.latency_ms;
+    return ms;
 }
 
 double solve_sets_pair(const struct cost_model *m, int32_t source, int32_t other, bool source_first, double below_ms,

@@ -267,9 +267,9 @@ void store_load_links(struct store *s, void (*fn)(void *arg, const struct store_
 {
     sqlite3_stmt *st = NULL;
     sqlite3_prepare_v2(s->reader,
-        "SELECT from_agent, to_agent, duplex, bytes_per_s, latency_ms, cpu_ns_per_byte, "
+        "SELECT from_agent, to_agent, duplex, bytes_per_s, latency_ms, cpu_ns_per_byte, url, "
         "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) - measured_ms FROM links "
-        "WHERE origin = 'measured' AND from_agent <> '' AND to_agent <> ''",
+        "WHERE origin = 'measured'",
         -1, &st, NULL);
     while (st && sqlite3_step(st) == SQLITE_ROW) {
         struct store_link l = {.from = text_of(st, 0),
@@ -277,8 +277,9 @@ void store_load_links(struct store *s, void (*fn)(void *arg, const struct store_
             .duplex = text_of(st, 2),
             .bytes_per_s = sqlite3_column_double(st, 3),
             .latency_ms = sqlite3_column_double(st, 4),
-            .cpu_ns_per_byte = sqlite3_column_double(st, 5)};
-        fn(arg, &l, sqlite3_column_int64(st, 6));
+            .cpu_ns_per_byte = sqlite3_column_double(st, 5),
+            .url = text_of(st, 6)};
+        fn(arg, &l, sqlite3_column_int64(st, 7));
     }
     sqlite3_finalize(st);
 }

@@ -30,7 +30,8 @@ struct fake {
     char id[33];
     const char *name, *class_name;
     double node_ms; /* one sample through one node */
-    double bytes_per_s, both_factor;
+    double bytes_per_s, both_factor, rtt_us;
+    const char *where; /* the host it can be dialled at; NULL: its name */
     int64_t memory_bytes;
     int64_t samples;                             /* of a NAME it holds */
     const char *isa;                             /* of its backend; NULL: "generic" */
@@ -51,6 +52,7 @@ struct fake {
     int64_t term, lease_ms, ping_ms;
     int probes, expects, profiles, loads, runs, unloads, cancels, results, blobs, joins;
     char got_name[64];
+    char probed[33]; /* the peer of the first probe since this was cleared */
 
     struct chan *control, *blob;
     struct net_timer *ping, *step, *redial, *late;
@@ -94,6 +96,7 @@ static void fake_init(struct fake *f, struct net *net, const char *url, const ch
     f->node_ms = 0.01;
     f->bytes_per_s = 100e6;
     f->both_factor = 2;
+    f->rtt_us = 400;
     f->memory_bytes = (int64_t)1 << 30;
     f->samples = 1000;
     uint64_t h = 1469598103934665603u;
@@ -407,6 +410,8 @@ static void fake_on_run(struct fake *f, const struct wire_run *r)
 static void fake_on_probe(struct fake *f, const struct wire_probe *p)
 {
     f->probes++;
+    if (!f->probed[0])
+        snprintf(f->probed, sizeof(f->probed), "%s", p->peer);
     if (f->stall_probe)
         return;
     double peer_rate = f->bytes_per_s;
@@ -422,7 +427,7 @@ static void fake_on_probe(struct fake *f, const struct wire_probe *p)
         .to_bytes_per_s = rate,
         .from_bytes_per_s = rate,
         .both_bytes_per_s = rate * f->both_factor,
-        .rtt_us = 400,
+        .rtt_us = f->rtt_us,
         .cpu_ns_per_byte = 0.5};
     chan_send(f->control, WIRE_TYPE_probe_result, &r);
 }
@@ -537,7 +542,7 @@ static void fake_hello(struct fake *f, struct chan *c, const char *kind, const c
     static const char *const kinds[] = {"infer", "batch"};
     const char *urls[1];
     char url[80];
-    snprintf(url, sizeof(url), "mem://%s", f->name);
+    snprintf(url, sizeof(url), "mem://%s", f->where ? f->where : f->name);
     urls[0] = url;
     struct wire_backend b = {.name = "ref",
         .isa = f->isa ? f->isa : "generic",

@@ -280,6 +280,33 @@ static inline bool po_send_from(const struct po *o, struct po_line *l, int32_t f
     return ok;
 }
 
+/* What yoked and a source that was chosen send each other goes as it is, on links that are known. The samples of a
+ * training come once for all its epochs. */
+static inline void po_upload(const struct po *o, struct po_line *l)
+{
+    int32_t link = o->q->source < 0 ? o->best_link[0][l->source + 1] : -1;
+    double bytes = 512, part = o->q->upload_frac > 0 ? o->q->upload_frac : 1;
+    if (link < 0)
+        return;
+    const struct view_link *k = &o->v->links[link];
+    for (int32_t i = 0; i < o->g->n_inputs; i++)
+        bytes += (double)shape_bytes(&o->shapes.of[o->g->inputs[i]]);
+    double busy = part * (1e3 * bytes / k->bytes_per_s + bytes * k->cpu_ns_per_byte / 1e6);
+    l->load[po_resource(o, link)] += busy;
+    l->first += busy + part * k->latency_ms;
+    po_message(o, l, l->source);
+}
+
+static inline bool po_answer(const struct po *o, struct po_line *l)
+{
+    double bytes = 0;
+    if (o->q->source >= 0 || !o->q->answers || o->best_link[l->source + 1][0] < 0)
+        return false;
+    for (int32_t i = 0; i < o->g->n_outputs; i++)
+        bytes += (double)shape_bytes(&o->shapes.of[o->g->outputs[i]]);
+    return po_send(o, l, l->source, -1, bytes); /* with the message of the result */
+}
+
 /* source, agents and stages are set. False: a node or a link is missing. */
 static inline bool po_price(const struct po *o, struct po_line *l)
 {
@@ -292,13 +319,9 @@ static inline bool po_price(const struct po *o, struct po_line *l)
         l->load[a] += o->ms[a][i];
         l->first += o->ms[a][i];
     }
-    po_message(o, l, l->source); /* the result to yoked */
-    if (o->q->source < 0 && o->best_link[0][l->source + 1] >= 0) {
-        double bytes = 0;
-        for (int32_t i = 0; i < o->g->n_inputs; i++) /* as it is: nothing encodes an upload */
-            bytes += (double)shape_bytes(&o->shapes.of[o->g->inputs[i]]);
-        po_send(o, l, -1, l->source, bytes);
-    }
+    if (!po_answer(o, l))
+        po_message(o, l, l->source); /* the result to yoked */
+    po_upload(o, l);
     for (int32_t s = -1; s < l->n_stages; s++)
         if (!po_send_from(o, l, s))
             return false;

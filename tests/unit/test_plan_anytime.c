@@ -40,6 +40,7 @@ static void anytime_one(uint64_t seed, const struct solver *solver, bool closed_
         .closed_form = closed_form,
         .batch = 1 + (int64_t)yk_rng_below(&r, 40),
         .source = yk_rng_below(&r, 3) ? (int32_t)yk_rng_below(&r, (uint64_t)f.view.n_agents) : -1,
+        .answers = yk_rng_below(&r, 2),
         .replicas = yk_rng_below(&r, 2)};
     yk_err err = solve_plan(&q, &f.view, &best, &why);
     for (size_t i = 0; i < YK_COUNT(looks); i++) {

@@ -91,6 +91,8 @@ static void make(struct instance *i, uint64_t seed, enum what what)
     q->batch = 1 + (int64_t)yk_rng_below(&r, 24);
     q->microbatch = yk_rng_below(&r, 3) ? 0 : 1 + (int64_t)yk_rng_below(&r, (uint64_t)q->batch);
     q->source = yk_rng_below(&r, 3) ? (int32_t)yk_rng_below(&r, (uint64_t)i->f.view.n_agents) : -1;
+    q->answers = what != TRAINING && yk_rng_below(&r, 2);
+    q->upload_frac = what == TRAINING && yk_rng_below(&r, 2) ? 0.25 : 0;
     q->pin_first = yk_rng_below(&r, 8) == 0;
     q->pin_last = yk_rng_below(&r, 8) == 0;
     q->replicas = what == THROUGHPUT && yk_rng_below(&r, 3);

@@ -20,6 +20,7 @@ static void random_request(struct solve_request *q, const struct graph *g, const
     q->pin_last = yk_rng_below(r, 6) == 0;
     uint64_t codec = yk_rng_below(r, 4);
     q->codec_allowed = codec == 0 ? int8_too : codec == 1 ? fp16_too : NULL;
+    q->answers = yk_rng_below(r, 2);
 }
 
 /* ---- brute force ---- */

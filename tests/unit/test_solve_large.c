@@ -59,6 +59,7 @@ static void against_exact(void **state)
         q.batch = 1 + (int64_t)yk_rng_below(&r, 24);
         q.microbatch = 1;
         q.source = yk_rng_below(&r, 4) ? (int32_t)yk_rng_below(&r, (uint64_t)f.view.n_agents) : -1;
+        q.answers = yk_rng_below(&r, 2);
         q.pin_first = q.source >= 0 && yk_rng_below(&r, 6) == 0;
         q.pin_last = q.source >= 0 && yk_rng_below(&r, 6) == 0;
         yk_err err = exact->solve(&q, &f.view, &best, &why), bad = kinds->solve(&q, &f.view, &p, &why);

@@ -64,6 +64,7 @@ static void against_brute_force(void **state)
         struct solve_request q = {.graph = g, .model = "m", .job = "infer", .objective = SOLVE_LATENCY};
         q.batch = 1 + (int64_t)yk_rng_below(&r, 24);
         q.source = yk_rng_below(&r, 3) ? 0 : -1;
+        q.answers = yk_rng_below(&r, 2);
         q.codec_allowed = yk_rng_below(&r, 3) ? NULL : fp16;
         cost_choose_forms(&q, &f.view, form);
         assert_int_equal(cost_init(&m, &q, &f.view, form, q.batch, NULL), YK_OK);

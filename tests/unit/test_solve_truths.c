@@ -215,6 +215,46 @@ static void alternatives_name_their_source(void **state)
     graph_close(g);
 }
 
+/* Of equal devices the one that is nearer to yoked is the source and does the work, whichever comes first, for what is
+ * sent there and for what comes back; a step's time has both ways, also in the event model. */
+static void nearer_of_equals(void **state)
+{
+    (void)state;
+    struct graph *g = wide_inside();
+    double in = 512 + 64 * 4, out = in;
+    for (int far = 0; far < 2; far++)
+        for (int back = 0; back < 2; back++) {
+            struct pf f;
+            two(&f, "a", 10, "b", 10, 1e9, 0.1);
+            for (int32_t a = 0; a < 2; a++) {
+                pf_link(&f, -1, a, 1e8, a == far && !back ? 10 : 0.1);
+                pf_link(&f, a, -1, 2e8, a == far && back ? 10 : 0.1);
+            }
+            static const char *const jobs[] = {"infer", "batch"};
+            for (size_t k = 0; k < YK_COUNT(jobs); k++) {
+                struct solve_request q = {.graph = g,
+                    .job = jobs[k],
+                    .objective = k ? SOLVE_THROUGHPUT : SOLVE_LATENCY,
+                    .batch = 1,
+                    .source = -1,
+                    .answers = back || !k};
+                struct plan *p = ask(&f, &q);
+                assert_string_equal(p->source, far ? "a" : "b");
+                assert_string_equal(p->pipelines[0].stages[0].agent, p->source);
+                double ms = p->pipelines[0].stages[0].predicted_ms + in * 1e3 / 1e8 + 0.1;
+                ms += q.answers ? out * 1e3 / 2e8 + 0.1 : 0;
+                assert_true(fabs(p->step_ms - ms) < 1e-9 * ms && fabs(p->cost_ms - ms) < 1e-9 * ms);
+                assert_non_null(strstr(p->explanation, "yoked -> source"));
+                assert_true((strstr(p->explanation, "source -> yoked") != NULL) == q.answers);
+                for (int32_t c = 0; c < p->n_cuts; c++) /* no stage has an end there */
+                    assert_true(p->cuts[c].from >= -1 && p->cuts[c].to >= -1);
+                plan_free(p);
+            }
+            pf_fini(&f);
+        }
+    graph_close(g);
+}
+
 /* Every pair is a medium of its own (half duplex): as many replicas as where nothing is shared. */
 static void replicas_over_half_duplex_pairs(void **state)
 {
@@ -340,6 +380,7 @@ int main(void)
         cmocka_unit_test(slowest_does_not_set_the_pace),
         cmocka_unit_test(one_sample_each),
         cmocka_unit_test(alternatives_name_their_source),
+        cmocka_unit_test(nearer_of_equals),
         cmocka_unit_test(replicas_over_half_duplex_pairs),
         cmocka_unit_test(memory_of_three),
         cmocka_unit_test(latency_wants_depth),
