@@ -55,6 +55,24 @@ def test_probes_of_shaped_links():
         last = max(links)
 
 
+def test_nearer_device_is_the_source():
+    """Uploaded data goes to the nearer of two equal devices: the way to yoked is measured, and in what a plan says."""
+    far = {"link": {"up_latency_ms": 15, "down_latency_ms": 15}}
+    with Fleet() as fleet:
+        fleet.agent("far", emulate=far)
+        fleet.agent("near", emulate={"link": {"up_latency_ms": 0.1, "down_latency_ms": 0.1}})
+        fleet.add_model(FMNIST, "fmnist")
+        for job in ("infer", "batch", "train"):
+            more = ["--epochs=2"] if job == "train" else []
+            plan = json.loads(fleet.yoke("plan", "fmnist", f"--job={job}", "--batch=4", *more, "--json").out)
+            assert plan["source"] == "near", (job, plan)
+        fleet.wait_links(("yoked", "far"), ("far", "yoked"), ("yoked", "near"), ("near", "yoked"))
+        ways = {(link["from_agent"], link["to_agent"]): link for link in fleet.list("links")}
+        assert ways["yoked", "far"]["latency_ms"] >= 15 > ways["near", "yoked"]["latency_ms"], ways
+        text = fleet.yoke("plan", "fmnist", "--job=infer", "--explain").out
+        assert "yoked -> source" in text and "source -> yoked" in text, text
+
+
 def inside_black_hole():
     """Two agents whose data ports answer nothing: the way there is a black hole, as for a port that a firewall guards."""
     ports = (7101, 7102)
