@@ -62,7 +62,7 @@ def test_limited_to_its_plan():
             job = t.submit(plan)
             t.wait(job)
             assert agent.poll() is None and limit.kills() == 0, limit.kills()
-            assert not [e for e in t.events(job) if e[0] in ("waiting", "lost", "replanned")], t.events(job)
+            assert not [e for e in t.events(job) if e[0] in ("waiting", "again", "lost", "replanned")], t.events(job)
             print(f"    planned {planned / 1e6:.0f} MB, limit {(planned * 1.1 + OVERHEAD) / 1e6:.0f} MB, peak with caches {limit.peak() / 1e6:.0f} MB")
             t.fleet.kill("b")
         finally:
