@@ -14,6 +14,7 @@ struct plan_wait {
     struct sched *s;
     int64_t job;
     bool given, next; /* whose plan was asked for: the client's, that of jobs_review.c */
+    int64_t since_us;
 };
 
 static void fix_forms(struct job *j, const struct plan *plan)
@@ -104,12 +105,51 @@ static void wait_longer(struct sched *s, struct job *j, const char *before, cons
     j->deadline_us = YK_MAX(j->deadline_us, j->life.rest_until_us);
 }
 
+/* That the job's first plan takes: uploaded data can go to any agent, and later plans may be others than the given. */
+static bool first_plan(const struct job *j)
+{
+    return !j->replans && !j->done_map;
+}
+
+/* The job cannot do without an agent that is known and away: it may come back. */
+static bool lacks_agent(struct sched *s, const struct job *j, char *text, size_t size)
+{
+    const struct fleet_agent *a = j->source && !j->n_inputs ? fleet_find(s->fleet, j->source) : NULL;
+    if (a && a->state != FLEET_ALIVE) {
+        snprintf(text, size, "source %s, which holds the data, is away", j->source);
+        return true;
+    }
+    for (int32_t i = 0; j->forced && first_plan(j) && i < j->forced->n_pipelines; i++)
+        for (int32_t k = 0; k < j->forced->pipelines[i].n_stages; k++) {
+            a = fleet_find(s->fleet, j->forced->pipelines[i].stages[k].agent);
+            if (a && a->state != FLEET_ALIVE) {
+                snprintf(text, size, "agent %s, which the plan names, is away", a->name);
+                return true;
+            }
+        }
+    if (fleet_alive(s->fleet) > 0 || !fleet_first(s->fleet))
+        return false;
+    snprintf(text, size, "all agents are away");
+    return true;
+}
+
+/* An agent that was there when planning began is not any more. */
+static bool left_since(struct sched *s, int64_t since_us)
+{
+    for (const struct fleet_agent *a = fleet_first(s->fleet); a; a = a->next)
+        if (a->state != FLEET_ALIVE && a->last_seen_us + s->config.lease_ms * 1000 >= since_us)
+            return true;
+    return false;
+}
+
 static void on_plan(void *arg, yk_err err, const char *why, struct plan *plan)
 {
     struct plan_wait *w = arg;
     struct sched *s = w->s;
     struct job *j = jobs_find(s, w->job);
     bool given = w->given, next = w->next;
+    int64_t since_us = w->since_us;
+    char away[160];
     free(w);
     if (!j || j->state != JOB_PLANNING || s->closing) { /* at a stop the job stays as it is, for the next start */
         plan_free(plan);
@@ -122,7 +162,9 @@ static void on_plan(void *arg, yk_err err, const char *why, struct plan *plan)
         } else if (err == YK_INFEASIBLE && j->life.n_refused) {
             jobs_refused_forget(j, NULL);
             wait_longer(s, j, "no plan does without what agents had no memory for, so that is tried again: ", why);
-        } else if (err == YK_INFEASIBLE && (j->replans || j->done_map || fleet_any_rests(s->fleet))) {
+        } else if (err == YK_INFEASIBLE && lacks_agent(s, j, away, sizeof away)) {
+            wait_longer(s, j, "", away);
+        } else if (err == YK_INFEASIBLE && (!first_plan(j) || fleet_any_rests(s->fleet) || left_since(s, since_us))) {
             wait_longer(s, j, "", why);
         } else {
             jobs_fail(s, j, "%s", why);
@@ -249,7 +291,7 @@ static void plan_with(struct plan_wait *w, struct job *j, struct model *m)
         jobs_fail(s, j, "%s", why.text);
         return;
     }
-    bool retry = j->replans > 0 || j->done_map;
+    bool retry = !first_plan(j);
     if (retry)
         drop_gone_forms(s, j);
     struct solve_training training;
@@ -329,14 +371,14 @@ void jobs_step(struct sched *s, struct job *j)
         !(j->forced && jobs_plan_usable(s, j->forced)))
         return;
     /* Data under a data root is on its agent only; uploaded data can go to any. */
-    bool bound = j->source && !j->n_inputs;
-    if (bound && !source_known(s, j)) {
-        if (j->state == JOB_QUEUED && !fleet_find(s->fleet, j->source)) {
-            jobs_fail(s, j, "source '%s' is not an agent of this fleet (`yoke agents` lists them)", j->source);
-        } else if (j->state == JOB_QUEUED) {
-            snprintf(j->error, sizeof j->error, "source %s, which holds the data, is away", j->source);
-            jobs_move(s, j, JOB_WAITING, j->error);
-        }
+    if (j->source && !j->n_inputs && j->state == JOB_QUEUED && !fleet_find(s->fleet, j->source)) {
+        jobs_fail(s, j, "source '%s' is not an agent of this fleet (`yoke agents` lists them)", j->source);
+        return;
+    }
+    char away[160];
+    if (lacks_agent(s, j, away, sizeof away)) {
+        if (j->state == JOB_QUEUED)
+            jobs_move(s, j, JOB_WAITING, away);
         return;
     }
     if (!is_its_turn(s, j)) {
@@ -345,7 +387,7 @@ void jobs_step(struct sched *s, struct job *j)
         return;
     }
     struct plan_wait *w = yk_xalloc(sizeof *w);
-    *w = (struct plan_wait){.s = s, .job = j->id};
+    *w = (struct plan_wait){.s = s, .job = j->id, .since_us = net_now_us(s->net)};
     int64_t keep = j->state == JOB_WAITING ? j->deadline_us : 0;
     jobs_move(s, j, JOB_PLANNING, "");
     if (keep)

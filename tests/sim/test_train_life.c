@@ -135,10 +135,76 @@ static void canceled_while_planned(void **state)
     site_close(s);
 }
 
+static void expect_waiting(struct site *s, int64_t id, const char *says)
+{
+    until(s, id, "waiting", 30000);
+    run_ms(s->h, 2000); /* and goes on to */
+    char *error = site_error(s, id);
+    if (!job_is(s->h, id, "waiting") || !strstr(error, says))
+        fail_msg("it should wait and say '%s', and says '%s'", says, error);
+    free(error);
+}
+
+static void leave(struct site *s, int i)
+{
+    agent_close(s->agent[i]);
+    s->agent[i] = NULL;
+}
+
+/* Agents that go away before the first plan are waited for, as later ones are; one that nobody knows is not. */
+static void agents_leave_before_the_first_plan(void **state)
+{
+    (void)state;
+    struct site *s = site_open(2);
+    struct site_result want, got;
+    site_network(s, "m", "mlp", 1, 8);
+    site_data(s, "set", 16, 3, (const int64_t[]){1, 8, 8}, 5);
+    site_learn(s, "m", 8, 4, "");
+    const struct site_stage stages[] = {{0, 1}, {1, -1}};
+    site_train(s, "m", "set", stages, 2, 2, &want);
+    char *plan = site_plan(s, stages, 2, 2);
+    for (int k = 0; k < 3; k++) { /* all in the middle of it; one that the plan names; that one before it */
+        if (k < 2) {              /* planning waits for the links of a new one */
+            site_start(s, 2 + k);
+            for (int ms = 0; ms < 5000 && fleet_alive(sched_fleet(s->h->s)) < 3 + k; ms++)
+                run_ms(s->h, 1);
+        } else {
+            leave(s, 1);
+            run_ms(s->h, 20000); /* past its lease */
+        }
+        int64_t id = site_submit(s, "m", "set", k ? plan : NULL);
+        assert_true(k == 2 || until(s, id, "planning", 5000));
+        for (int i = 0; k == 0 && i < 3; i += 2)
+            leave(s, i);
+        if (k < 2)
+            leave(s, 1);
+        expect_waiting(s, id, k ? "agent a1, which the plan names, is away" : "away");
+        for (int i = 0; k == 0 && i < 3; i += 2)
+            site_start(s, i);
+        site_start(s, 1);
+        if (!site_wait(s, id, &got)) {
+            char *error = site_error(s, id);
+            fail_msg("round %d: %s", k, error);
+        }
+        if (k) /* else the forms are those of its own plan */
+            site_same(&want, &got, "after agents had left before the first plan");
+        site_links(s);
+    }
+    free(plan);
+    plan = site_plan(s, (struct site_stage[]){{0, 1}, {7, -1}}, 2, 2);
+    int64_t id = site_submit(s, "m", "set", plan);
+    assert_false(site_wait(s, id, &got));
+    char *error = site_error(s, id);
+    assert_non_null(strstr(error, "'a7', which is not in the fleet"));
+    free(error);
+    free(plan);
+    site_close(s);
+}
+
 int main(void)
 {
     log_set_level(getenv("YOKE_TEST_LOG") ? LOG_INFO : LOG_ERROR);
     const struct CMUnitTest tests[] = {cmocka_unit_test(recovers_in_time), cmocka_unit_test(scheduler_restarts),
-        cmocka_unit_test(canceled_while_planned)};
+        cmocka_unit_test(canceled_while_planned), cmocka_unit_test(agents_leave_before_the_first_plan)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
