@@ -214,6 +214,130 @@ static void lost_or_short_file(void **state)
     assert_int_equal(blobs_map(h->b, hash, &got, &bytes, &why), YK_IO);
 }
 
+static void put_file(struct here *h, const char *name, const void *data, size_t len)
+{
+    char path[120], part[140];
+    snprintf(path, sizeof path, "%s/%s", h->blobs_dir, name);
+    snprintf(part, sizeof part, "%s.new", path);
+    FILE *f = fopen(part, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, len, f), len);
+    fclose(f);
+    assert_int_equal(rename(part, path), 0); /* another file, as everything here is written */
+}
+
+/* Two slices of a file; whatever byte is another one, the slice that has it is told, and only that. */
+static void damage_is_found(void **state)
+{
+    struct here *h = *state;
+    struct yk_diag why = {0};
+    char all[HASH_HEX_SIZE], first[HASH_HEX_SIZE], second[HASH_HEX_SIZE];
+    const size_t len = ((size_t)1 << 20) + 300, cut = (size_t)1 << 20;
+    uint8_t *data = content(len, all);
+    hash_hex(data, cut, first);
+    hash_hex(data + cut, len - cut, second);
+    put_file(h, "w", data, len);
+    const size_t places[] = {0, 1, cut / 2, cut - 1, cut, cut + 1, len - 1};
+    for (size_t i = 0; i < YK_COUNT(places); i++) {
+        size_t at = places[i];
+        data[at] ^= 1;
+        put_file(h, "w", data, len);
+        data[at] ^= 1;
+        yk_err a = blob_check(h->blobs_dir, "w", 0, (int64_t)cut, first, NULL, &why);
+        yk_err b = blob_check(h->blobs_dir, "w", (int64_t)cut, (int64_t)(len - cut), second, NULL, &why);
+        assert_int_equal(a, at < cut ? YK_FORMAT : YK_OK);
+        assert_int_equal(b, at < cut ? YK_OK : YK_FORMAT);
+        assert_non_null(strstr(why.text, "w has other bytes"));
+    }
+    put_file(h, "w", data, len - 1);
+    assert_int_equal(blob_check(h->blobs_dir, "w", 0, (int64_t)cut, first, NULL, &why), YK_OK);
+    assert_int_equal(blob_check(h->blobs_dir, "w", (int64_t)cut, (int64_t)(len - cut), second, NULL, &why), YK_IO);
+    assert_int_equal(blob_check(h->blobs_dir, "v", 0, 1, first, NULL, &why), YK_NOTFOUND);
+    assert_non_null(strstr(why.text, "v is gone"));
+    /* What was right and has not been written since is not read again. */
+    int64_t sound = 0;
+    put_file(h, "w", data, len);
+    assert_int_equal(blob_check(h->blobs_dir, "w", 0, (int64_t)len, all, &sound, &why), YK_OK);
+    assert_true(sound != 0);
+    assert_int_equal(blob_check(h->blobs_dir, "w", 0, 5, all, &sound, &why), YK_OK); /* else it would not match */
+    char path[120];
+    const struct timespec later[] = {{2000000000, 1}, {2000000000, 1}};
+    data[3] ^= 1;
+    put_file(h, "w", data, len);
+    snprintf(path, sizeof path, "%s/w", h->blobs_dir);
+    assert_int_equal(utimensat(AT_FDCWD, path, later, 0), 0);
+    assert_int_equal(blob_check(h->blobs_dir, "w", 0, (int64_t)len, all, &sound, &why), YK_FORMAT);
+    assert_int_equal(sound, 0);
+    free(data);
+}
+
+static void expect_byte(struct here *h, const char *hash, uint8_t want)
+{
+    const uint8_t *got;
+    int64_t bytes;
+    assert_int_equal(blobs_map(h->b, hash, &got, &bytes, NULL), YK_OK);
+    assert_true(bytes > 0 && *got == want);
+}
+
+/* A file that was mapped and is replaced: who had it keeps it, who asks gets the new one, whatever else there is. */
+static void replaced_file(void **state)
+{
+    struct here *h = *state;
+    char hash[3][HASH_HEX_SIZE];
+    const uint8_t *old;
+    int64_t bytes, at;
+    for (int i = 0; i < 3; i++)
+        hash_hex(&i, sizeof i, hash[i]);
+    put_file(h, "a", "xyxyxyxy", 8);
+    put_file(h, "b", "kkkkkkkk", 8);
+    blobs_add(h->b, hash[0], "a", 0, 4);
+    blobs_add(h->b, hash[1], "a", 5, 3);
+    blobs_add(h->b, hash[2], "b", 0, 8);
+    assert_int_equal(blobs_map(h->b, hash[0], &old, &bytes, NULL), YK_OK);
+    put_file(h, "a", "zwzwzwzw", 8);
+    expect_byte(h, hash[0], 'x');
+    blobs_renew(h->b, "a", 7);
+    blobs_renew(h->b, "nothing", 7);
+    expect_byte(h, hash[0], 'z');
+    expect_byte(h, hash[1], 'w');
+    expect_byte(h, hash[2], 'k');
+    assert_memory_equal(old, "xyxy", 4);
+    assert_string_equal(blobs_place(h->b, hash[1], &at, &bytes), "a");
+    assert_true(at == 5 && bytes == 3);
+    blobs_forget(h->b, hash[1]);
+    assert_null(blobs_place(h->b, hash[1], NULL, NULL));
+    expect_byte(h, hash[0], 'z');
+    expect_byte(h, hash[2], 'k');
+    assert_int_equal(blobs_sound_ns(h->b, hash[0]), 0);
+    blobs_set_sound(h->b, hash[0], 12);
+    assert_int_equal(blobs_sound_ns(h->b, hash[0]), 12);
+    blobs_add(h->b, hash[0], "a", 0, 4);
+    assert_int_equal(blobs_sound_ns(h->b, hash[0]), 0);
+}
+
+/* What was mapped and is cut off later would end the process that reads on. */
+static void cut_while_mapped(void **state)
+{
+    struct here *h = *state;
+    struct yk_diag why = {0};
+    const size_t len = 3 * 4096;
+    char hash[HASH_HEX_SIZE], low[HASH_HEX_SIZE], path[120];
+    const uint8_t *got;
+    int64_t bytes;
+    uint8_t *data = content(len, hash);
+    hash_hex(data, 100, low);
+    put_file(h, "f", data, len);
+    blobs_add(h->b, hash, "f", 0, (int64_t)len);
+    blobs_add(h->b, low, "f", 0, 100);
+    assert_int_equal(blobs_map(h->b, hash, &got, &bytes, &why), YK_OK);
+    snprintf(path, sizeof path, "%s/f", h->blobs_dir);
+    assert_int_equal(truncate(path, 4096), 0);
+    assert_int_equal(blobs_map(h->b, hash, &got, &bytes, &why), YK_IO);
+    assert_int_equal(blobs_map(h->b, low, &got, &bytes, &why), YK_OK);
+    assert_memory_equal(got, data, 100);
+    free(data);
+}
+
 static void names_are_hashes(void **state)
 {
     struct here *h = *state;
@@ -284,6 +408,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(bad_numbers, setup, teardown),
         cmocka_unit_test_setup_teardown(slices, setup, teardown),
         cmocka_unit_test_setup_teardown(lost_or_short_file, setup, teardown),
+        cmocka_unit_test_setup_teardown(damage_is_found, setup, teardown),
+        cmocka_unit_test_setup_teardown(replaced_file, setup, teardown),
+        cmocka_unit_test_setup_teardown(cut_while_mapped, setup, teardown),
         cmocka_unit_test_setup_teardown(names_are_hashes, setup, teardown),
         cmocka_unit_test_setup_teardown(sweep, setup, teardown),
         cmocka_unit_test_setup_teardown(no_permission, setup, teardown),
