@@ -66,22 +66,67 @@ static void put_config(const struct local_train *t, struct yk_buf *text)
     yk_buf_printf(text, "the model's graph %s\n", hash);
 }
 
-static yk_err hash_config(struct local_train *t, struct yk_diag *why)
+#define DATA_LINE "the data's fingerprint "
+#define PATH_LINE "the data's path "
+
+/* A text with its end. */
+static void hash_text(const void *text, size_t len, uint8_t out[HASH_BYTES])
+{
+    struct hash h;
+    hash_init(&h);
+    hash_update(&h, text, len);
+    hash_update(&h, "", 1);
+    hash_final(&h, out);
+}
+
+/* The line of the data is the last that is hashed, so that checkpoints from before there was one are known: theirs is
+ * the hash of what stands above it. Data may be moved: where they were is for messages. */
+static yk_err hash_config(struct local_train *t, uint8_t without_data[HASH_BYTES], struct yk_diag *why)
 {
     struct yk_buf text = {0}, skeleton = {0};
+    uint8_t data[HASH_BYTES];
+    char hex[HASH_HEX_SIZE];
     yk_err err = onnx_export_skeleton(t->graph, &skeleton, why);
     yk_buf_free(&skeleton);
-    if (err)
+    if (err || (err = data_fingerprint(t->set, data, why)))
         return err;
     put_config(t, &text);
+    size_t above = text.len;
+    hash_hex(data, sizeof data, hex);
+    yk_buf_printf(&text, DATA_LINE "%s\n", hex);
+    size_t len = text.len;
+    yk_buf_printf(&text, PATH_LINE "%s\n", t->cli->o.data);
     yk_buf_add(&text, "", 1);
     if (text.failed) {
         yk_buf_free(&text);
         return yk_fail(why, YK_NOMEM, "no memory");
     }
-    hash_bytes(text.data, text.len, t->config);
+    hash_text(text.data, above, without_data);
+    hash_text(text.data, len, t->config);
     t->config_text = (char *)text.data;
     return YK_OK;
+}
+
+/* What follows the key in the text, up to the end of the line; its length. */
+static int line_of(const char *text, const char *key, const char **out)
+{
+    const char *at = strstr(text, key);
+    *out = at ? at + strlen(key) : "";
+    return (int)strcspn(*out, "\n");
+}
+
+static yk_err other_data(const char *was, const char *is, struct yk_diag *why)
+{
+    const char *path[2], *print[2];
+    int n[2], digits[2];
+    for (int i = 0; i < 2; i++) {
+        n[i] = YK_MIN(line_of(i ? is : was, PATH_LINE, &path[i]), 120);
+        digits[i] = YK_MIN(line_of(i ? is : was, DATA_LINE, &print[i]), 12);
+    }
+    return yk_fail(why, YK_STATE,
+        "it holds a training over other data: those of '%.*s' (fingerprint %.*s), these are '%.*s' (%.*s). Go on with "
+        "the same data, or give another folder",
+        n[0], path[0], digits[0], print[0], n[1], path[1], digits[1], print[1]);
 }
 
 /* The first line of a text that another does not have, and what is there in its place. */
@@ -89,6 +134,9 @@ static yk_err another(const char *was, const char *is, struct yk_diag *why)
 {
     while (*was && *is) {
         size_t n = strcspn(was, "\n"), m = strcspn(is, "\n");
+        if (n == m && strncmp(is, DATA_LINE, strlen(DATA_LINE)) == 0 && strncmp(was, is, strlen(DATA_LINE)) == 0 &&
+            memcmp(was, is, n) != 0)
+            return other_data(was, is, why);
         if (n != m || memcmp(was, is, n) != 0)
             return yk_fail(why, YK_STATE,
                 "it holds another training: it has '%.*s', this one '%.*s'. Go on with the same flags, or give another "
@@ -130,11 +178,12 @@ yk_err local_train_open_storage(struct local_train *t, struct yk_diag *why)
 {
     const char *dir = t->cli->o.checkpoint;
     struct checkpoint_file f = {0};
+    uint8_t without_data[HASH_BYTES];
     if (!dir)
         return YK_OK;
     yk_err err = storage_dir_open(dir, &t->storage, why);
     if (!err)
-        err = hash_config(t, why);
+        err = hash_config(t, without_data, why);
     if (err)
         return yk_wrap(why, err, "--checkpoint=%s", dir);
     err = checkpoint_open(t->storage, PREFIX, NULL, -1, &f, why);
@@ -144,7 +193,8 @@ yk_err local_train_open_storage(struct local_train *t, struct yk_diag *why)
         checkpoint_close(&f);
         return yk_fail(why, YK_EXISTS, "%s holds a training: go on with --resume, or give another folder", dir);
     }
-    if (!err && memcmp(f.c.config, t->config, sizeof t->config) != 0)
+    if (!err && memcmp(f.c.config, t->config, sizeof t->config) != 0 &&
+        memcmp(f.c.config, without_data, sizeof without_data) != 0)
         err = another(f.c.note, t->config_text, why);
     if (!err)
         err = go_on(t, &f, why);

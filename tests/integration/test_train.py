@@ -1,11 +1,14 @@
 """`yoke local train`: what comes out loads elsewhere and goes on here, a kill changes nothing, and bad input is named."""
+import hashlib
 import json
 import os
 import pathlib
 import random
 import re
 import resource
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -233,6 +236,50 @@ def test_go_on():
         newest.write_bytes(newest.read_bytes()[:-100])
         done = train(model, path, *flags, "--epochs=3", "--resume", f"--output={out[1]}")
         assert "not whole" in done.err and out[0].read_bytes() == out[1].read_bytes()
+
+
+def checksum(data):
+    """agent/checkpoint.c's."""
+    h = 0
+    for word in [*struct.unpack(f"<{len(data) // 8}Q", data[:len(data) // 8 * 8]),
+                 int.from_bytes(data[len(data) // 8 * 8:], "little"), len(data)]:
+        h = (h ^ word) * 0x9FB21C651E98DF25 % 2**64
+        h ^= h >> 29
+    return h
+
+
+def before_fingerprints(path):
+    """The checkpoint as versions without fingerprints of data wrote it; the lines that it had more."""
+    whole = path.read_bytes()
+    size = int.from_bytes(whole[24:32], "little")
+    head = json.loads(whole[64:64 + size])
+    above, more = head["note"].split("the data's fingerprint ")
+    head["note"] = above
+    text = json.dumps(head).encode()
+    assert len(text) <= size
+    data = whole[:32] + hashlib.sha256(above.encode() + b"\0").digest() + text.ljust(size) + whole[64 + size:-8]
+    path.write_bytes(data + checksum(data).to_bytes(8, "little"))
+    return more
+
+
+def test_other_data():
+    """Data of the same size are told apart, wherever they lie; checkpoints that do not know theirs go on."""
+    with tempfile.TemporaryDirectory() as folder:
+        model, path, kept = new(folder), data(folder, 24), pathlib.Path(folder, "kept")
+        moved, other = shutil.copytree(path, pathlib.Path(folder, "moved")), shutil.copytree(path, pathlib.Path(folder, "other"))
+        labels = numpy.load(other / "y.npy")
+        labels[11] = (labels[11] + 1) % 4
+        numpy.save(other / "y.npy", labels)
+        flags = ["--batch=12", f"--checkpoint={kept}"]
+        train(model, path, *flags, "--epochs=1")
+        done = train(model, other, *flags, "--epochs=2", "--resume", ok=False)
+        assert done.code == 1 and "other data" in done.err and f"'{path}'" in done.err and f"'{other}'" in done.err, done.err
+        train(model, moved, *flags, "--epochs=2", "--resume")
+        newest = kept / "checkpoint/step-000000000004"
+        assert str(moved) in before_fingerprints(newest)
+        assert "behind step 4" in train(model, path, *flags, "--epochs=3", "--resume").err
+        done = train(model, other, *flags, "--epochs=4", "--resume", ok=False)  # the newest knows its data again
+        assert done.code == 1 and "other data" in done.err, done.err
 
 
 def test_disk_full():
