@@ -120,8 +120,8 @@ yk_err data_read_augmented(
  * Errors: YK_FORMAT with the file, the offset and the sample; class folders that are not `classes` in number;
  * no label that counts. */
 yk_err data_check_labels(struct data_set *d, int64_t classes, const int64_t *ignore, struct yk_diag *why);
-/* What tells the set from another of its size: a SHA-256 over shapes, names of files and classes, labels that have a file
- * of their own, and a few samples, the first and the last among them, as data_read gives them. */
+/* What tells the set from another of its size: a SHA-256 over shapes, names of files and classes, labels that have a
+ * file of their own, and a few samples, the first and the last among them, as data_read gives them. */
 yk_err data_fingerprint(struct data_set *d, uint8_t out[32], struct yk_diag *why);
 /* Whether the sets have the same samples, truths and class folders, so that `other` validates what d trains. */
 yk_err data_match(const struct data_set *d, const struct data_set *other, struct yk_diag *why);

@@ -2,6 +2,8 @@
 #include "agent/data_priv.h"
 #include "common/hash.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +26,7 @@ static void add_shape(struct hash *h, const struct shape *s)
 static void add_number(struct hash *h, int64_t v)
 {
     char text[32];
-    snprintf(text, sizeof text, "%lld", (long long)v);
+    snprintf(text, sizeof text, "%" PRId64, v);
     add_text(h, text);
 }
 

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SMALL_PIXELS 1024
+
 struct graph_block {
     struct graph_block *next;
     void *data;
@@ -531,6 +533,23 @@ int32_t graph_batch_dim(const struct graph *g, int64_t *fixed)
                 return -1;
     }
     return sym;
+}
+
+bool graph_small_images(const struct graph *g)
+{
+    bool any = false;
+    for (int32_t i = 0; i < g->n_inputs; i++) {
+        const struct value *v = &g->values[g->inputs[i]];
+        if (v->type != VALUE_TENSOR || v->rank != 4)
+            continue;
+        for (int32_t d = 1; d < 4; d++)
+            if (v->dims[d].sym >= 0 || v->dims[d].value < 1 || v->dims[d].value > YK_MAX_COUNT)
+                return false;
+        if (v->dims[2].value > SMALL_PIXELS / v->dims[3].value)
+            return false;
+        any = true;
+    }
+    return any;
 }
 
 void graph_sizes(const struct graph *g, const int64_t *given, int64_t batch, int64_t *out)

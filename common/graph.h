@@ -198,6 +198,9 @@ yk_err graph_prune(struct graph *g);
  * front. -1 if the model has a fixed first dimension; then *fixed is that number (1 if the rank is 0
  * or there is no number). */
 int32_t graph_batch_dim(const struct graph *g, int64_t *fixed);
+/* Its images (inputs of rank 4 whose last three dimensions are numbers) have at most 32x32 pixels; false if there are
+ * none. */
+bool graph_small_images(const struct graph *g);
 /* Sizes of the named dimensions into out[n_syms]: the batch (if there is one) takes `batch`, the others what `given`
  * has for them (NULL, or below 1: 1). */
 void graph_sizes(const struct graph *g, const int64_t *given, int64_t batch, int64_t *out);

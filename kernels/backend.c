@@ -175,6 +175,8 @@ struct backend *backends_form_find(
                 *form = forms[k];
                 return b->at[i];
             }
+        if (host_form_named(b->at[i], node, name, form))
+            return b->at[i];
     }
     return NULL;
 }

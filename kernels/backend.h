@@ -76,7 +76,7 @@ struct backend_ops {
     const char *(*isa)(struct backend *b); /* what follows '@' */
 
     /* Lists this backend's forms of a node, best first by its static rule; returns how many (0: cannot run it). Depends
-     * on op, attributes, dtypes and shapes only. Any thread. */
+     * on op, attributes, dtypes and shapes only, those of the graph's inputs included. Any thread. */
     int (*forms)(struct backend *b, const struct op_ctx *node, struct backend_form *out, int max);
 
     /* Sets *scratch_bytes (host, of one run) and *packed_bytes (what it holds for weights). Takes time: packs and
@@ -135,7 +135,8 @@ bool backends_lost(struct backend *b, struct yk_diag *why);
 void backends_close(struct backends *b);
 /* All forms of a node over all backends in order of the static rule; returns how many. */
 int backends_forms(struct backends *b, const struct op_ctx *node, struct backend_form *out, int max);
-/* The backend whose form this is, NULL if none here has it for that node; *form is filled. */
+/* The backend whose form this is, NULL if none here has it for that node; *form is filled. A host backend may have
+ * forms that it does not list. */
 struct backend *backends_form_find(
     struct backends *b, const struct op_ctx *node, const char *name, struct backend_form *form);
 

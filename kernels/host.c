@@ -146,7 +146,7 @@ int host_forms(struct backend *b, const struct op_ctx *node, struct backend_form
             for (int i = 0; i < h->tables[t].n && n < max; i++) {
                 const struct host_kernel *k = &h->tables[t].rows[i];
                 if (row_is(k, node->node->op) && (!k->claim || k->claim(node)) &&
-                    (k->later && k->later(node)) == (pass == 1))
+                    (k->later && k->later(node)) == (pass == 1) && !(k->named && k->named(node)))
                     fill_form(h, t, k, node, &out[n++]);
             }
     return n;
@@ -165,6 +165,12 @@ static const struct host_kernel *find_row(
                 return k;
         }
     return NULL;
+}
+
+bool host_form_named(struct backend *b, const struct op_ctx *node, const char *name, struct backend_form *form)
+{
+    return b->ops->forms == host_forms && node->node->op && shapes_known(node) &&
+           find_row((struct host *)b, node, name, form);
 }
 
 const struct host_kernel *host_kernel_of(struct backend *b, const struct op_ctx *c, struct backend_form *form)

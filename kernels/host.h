@@ -49,6 +49,8 @@ struct host_kernel {
     bool (*map)(const struct host_call *c, struct chain_map *out);
     /* Whether other forms that claim the node are better at these shapes: it is then listed behind them. NULL: no. */
     bool (*later)(const struct op_ctx *c);
+    /* Whether it is only for who asks for it by name: it is then not listed. NULL: no. */
+    bool (*named)(const struct op_ctx *c);
 };
 
 struct host_rows {
@@ -66,6 +68,8 @@ void host_table_isa(struct backend *b, int table, const char *isa);
 /* The first row without packed weights that claims a node whose inputs have known shapes (outputs of OP_DATA_SHAPE ops
  * need none), for a run by node_run.h; form is filled. NULL: none, or b is no backend of this file. */
 const struct host_kernel *host_kernel_of(struct backend *b, const struct op_ctx *c, struct backend_form *form);
+/* The form of that name, listed or not. False: it is not there, or b is no backend of this file. */
+bool host_form_named(struct backend *b, const struct op_ctx *node, const char *name, struct backend_form *form);
 struct pool *host_pool(struct backend *b); /* NULL if b is no backend of this file */
 
 /* The members of struct backend_ops that host.c gives. */

@@ -256,6 +256,8 @@ void profile_signature(const struct op_ctx *c, struct yk_buf *out)
     char text[160];
     out->len = 0;
     yk_buf_printf(out, "%s.%s", n->op->domain, n->op->name);
+    if (c->weights_vary && graph_small_images(c->graph)) /* some forms are not for these */
+        yk_buf_printf(out, "|small");
     for (int i = 0; i < n->n_attr; i++) {
         const struct attr *a = &n->attr[i];
         yk_buf_printf(out, "|%s=%d,%lld,%a,%s", a->name, (int)a->kind, (long long)(a->kind == ATTR_INT ? a->i : 0),

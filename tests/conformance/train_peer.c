@@ -1,9 +1,11 @@
 /* A trainer that does what it is told on its standard input, for train_torch.py: it compares every step with PyTorch's.
  * Usage: train_peer MODEL KEY=VALUE...   loss, bn (train|frozen), optimizer (sgd|adamw), momentum, nesterov, decay,
  * clip, smoothing, recompute, batch, spec, threads, freeze. First it prints a line "KIND NAME COUNT" per tensor that it
- * trains or keeps, then "ready". Then: set NAME, and the values        a parameter, a slot of the optimizer or a
- * running statistic takes them run N DIVISOR, input and target a microbatch of N samples: prints "loss X" flush LR STEP
- * the end of a step: prints "done NORM", the gradients, then all tensors Values are raw, 4 or 8 bytes each. */
+ * trains or keeps, then "ready". Then:
+ *   set NAME, and the values        a parameter, a slot of the optimizer or a running statistic takes them
+ *   run N DIVISOR, input and target a microbatch of N samples: prints "loss X COUNT", then COUNT values of its logits
+ *   flush LR STEP                   the end of a step: prints "done NORM", the gradients, then all tensors
+ * Values are raw, 4 or 8 bytes each. */
 #include "common/onnx.h"
 #include "common/passes.h"
 #include "kernels/fold.h"
@@ -104,6 +106,7 @@ static yk_err run(struct peer *p, int64_t n, float divisor, struct yk_diag *why)
     struct tensor *out = yk_xalloc((size_t)(border->n_out + 1) * sizeof *out);
     const struct shapes *shapes;
     int64_t sizes[16];
+    const struct tensor *logits = NULL;
     float loss = NAN;
     for (size_t i = 0; i < YK_COUNT(sizes); i++)
         sizes[i] = n;
@@ -123,11 +126,18 @@ static yk_err run(struct peer *p, int64_t n, float divisor, struct yk_diag *why)
         }
     if (!err)
         err = trainer_run(p->trainer, TRAINER_WHOLE, 0, sizes, in, out, 0, why);
-    for (int32_t i = 0; !err && i < border->n_out; i++)
+    for (int32_t i = 0; !err && i < border->n_out; i++) {
         if (border->out[i] == p->graph->outputs[p->info.loss_output])
             loss = *(const float *)out[i].data;
-    if (!err)
-        printf("loss %.9g\n", (double)loss);
+        if (border->out[i] == p->graph->outputs[p->info.logits_output])
+            logits = &out[i];
+    }
+    if (!err && !logits)
+        err = yk_fail(why, YK_INTERNAL, "no logits");
+    if (!err) {
+        printf("loss %.9g %" PRId64 "\n", (double)loss, tensor_count(logits));
+        fwrite(logits->data, sizeof(float), (size_t)tensor_count(logits), stdout);
+    }
     for (int32_t i = 0; i < border->n_in; i++)
         free(in[i].data);
     free(in);

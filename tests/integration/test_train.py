@@ -255,7 +255,7 @@ def before_fingerprints(path):
     head = json.loads(whole[64:64 + size])
     above, more = head["note"].split("the data's fingerprint ")
     head["note"] = above
-    text = json.dumps(head).encode()
+    text = json.dumps(head, separators=(",", ":")).encode()
     assert len(text) <= size
     data = whole[:32] + hashlib.sha256(above.encode() + b"\0").digest() + text.ljust(size) + whole[64 + size:-8]
     path.write_bytes(data + checksum(data).to_bytes(8, "little"))
