@@ -3,6 +3,7 @@
 
 #include "kernels/dynamic.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,9 @@
 #define REPEATS 3
 #define LONG_MS 20.0 /* a run this long is repeated once only */
 #define FORMS_MAX 16
-#define REF_FLOPS 1e6 /* above: ref only where nothing else can */
+#define AGAIN_WITHIN 1.5  /* of the best form's time */
+#define AGAIN_SHARE 0.002 /* of all nodes' */
+#define REF_FLOPS 1e6     /* above: ref only where nothing else can */
 
 static double now_ms(void)
 {
@@ -285,6 +288,10 @@ struct memo {
     uint8_t *key;
     size_t len;
     uint64_t hash;
+    int32_t node; /* the first one */
+    int64_t size;
+    int uses;
+    bool quick;
     struct timing timing[FORMS_MAX];
     int n;
 };
@@ -309,20 +316,36 @@ static uint64_t fnv(const uint8_t *p, size_t n)
     return h;
 }
 
-/* Finds the memo of ctx's node, or times the node into a new one. */
-static yk_err timings_of(
-    struct profiler *p, const struct shapes *s, int32_t node, const struct memo **out, struct yk_diag *why)
+static struct op_ctx *node_of(struct profiler *p, const struct shapes *s, int32_t node)
 {
-    profile_signature(p->ctx, &p->key);
+    shapes_node(p->g, s, node, p->ctx);
+    p->ctx->weights_vary = p->training;
+    return p->ctx;
+}
+
+/* Of a node; NULL: it was not timed. */
+static struct memo *memo_of(struct profiler *p, const struct shapes *s, int32_t node, uint64_t *hash)
+{
+    profile_signature(node_of(p, s, node), &p->key);
+    *hash = fnv(p->key.data, p->key.len);
+    for (int i = 0; i < p->n_memos && !p->key.failed; i++)
+        if (p->memos[i].hash == *hash && p->memos[i].len == p->key.len &&
+            !memcmp(p->memos[i].key, p->key.data, p->key.len))
+            return &p->memos[i];
+    return NULL;
+}
+
+/* Times a node in every form, unless one like it was. */
+static yk_err time_node(struct profiler *p, const struct shapes *s, int32_t node, int64_t size, struct yk_diag *why)
+{
+    uint64_t hash;
+    struct memo *known = memo_of(p, s, node, &hash);
     if (p->key.failed)
         return yk_fail(why, YK_NOMEM, "no memory to profile");
-    uint64_t hash = fnv(p->key.data, p->key.len);
-    for (int i = 0; i < p->n_memos; i++)
-        if (p->memos[i].hash == hash && p->memos[i].len == p->key.len &&
-            !memcmp(p->memos[i].key, p->key.data, p->key.len)) {
-            *out = &p->memos[i];
-            return YK_OK;
-        }
+    if (known) {
+        known->uses++;
+        return YK_OK;
+    }
     if (p->n_memos == p->cap) {
         int cap = YK_MAX(2 * p->cap, 64);
         struct memo *more = yk_try_realloc(p->memos, (size_t)cap, sizeof(*more));
@@ -332,12 +355,10 @@ static yk_err timings_of(
         p->cap = cap;
     }
     struct memo *m = &p->memos[p->n_memos];
-    memset(m, 0, sizeof(*m));
+    *m = (struct memo){.hash = hash, .len = p->key.len, .node = node, .size = size, .uses = 1};
     if (!(m->key = yk_try_alloc(p->key.len, 1)))
         return yk_fail(why, YK_NOMEM, "no memory to profile");
     memcpy(m->key, p->key.data, p->key.len);
-    m->len = p->key.len;
-    m->hash = hash;
     p->n_memos++;
     struct backend_form forms[FORMS_MAX];
     int n = backends_forms(p->backends, p->ctx, forms, FORMS_MAX);
@@ -349,13 +370,56 @@ static yk_err timings_of(
         struct backend *be = backends_form_find(p->backends, p->ctx, forms[i].name, &form);
         if (!be || (heavy && i > 0 && !strcmp(be->ops->name, "ref")))
             continue;
-        if (time_form(&bed, be, &form, now_ms() > p->deadline, &m->timing[m->n], NULL) == YK_OK)
+        m->quick = now_ms() > p->deadline;
+        if (time_form(&bed, be, &form, m->quick, &m->timing[m->n], NULL) == YK_OK)
             m->n++;
     }
     if (n > 0)
         bed_fini(&bed);
-    *out = m;
     return err ? yk_fail(why, err, "no memory to profile node %d '%s'", (int)node, p->g->nodes[node].name) : YK_OK;
+}
+
+static double best_ms(const struct memo *m)
+{
+    double best = HUGE_VAL;
+    for (int i = 0; i < m->n; i++)
+        best = YK_MIN(best, m->timing[i].ms);
+    return best;
+}
+
+/* Times the good forms of a node again. The less counts: something else may have run the first time, but never makes
+ * anything faster, and in a model of equal layers one wrong figure is wrong for all of them. */
+static yk_err time_again(struct profiler *p, const struct shapes *s, struct memo *m)
+{
+    struct bed bed;
+    double limit = AGAIN_WITHIN * best_ms(m);
+    yk_err err = bed_init(&bed, p->g, s, m->node, p->training);
+    node_of(p, s, m->node);
+    for (int i = 0; !err && i < m->n; i++) {
+        struct backend_form form;
+        struct timing t;
+        struct backend *be =
+            m->timing[i].ms <= limit ? backends_form_find(p->backends, p->ctx, m->timing[i].form, &form) : NULL;
+        if (be && time_form(&bed, be, &form, false, &t, NULL) == YK_OK)
+            m->timing[i].ms = YK_MIN(m->timing[i].ms, t.ms);
+    }
+    bed_fini(&bed);
+    return err;
+}
+
+/* The same for all that counts at one size, while there is time. */
+static void time_size_again(struct profiler *p, const struct shapes *s, int64_t size)
+{
+    double all = 0;
+    for (int i = 0; i < p->n_memos; i++)
+        if (p->memos[i].size == size && p->memos[i].n)
+            all += p->memos[i].uses * best_ms(&p->memos[i]);
+    for (int i = 0; i < p->n_memos; i++) {
+        struct memo *m = &p->memos[i];
+        if (m->size == size && m->n && !m->quick && m->uses * best_ms(m) >= AGAIN_SHARE * all &&
+            now_ms() < p->deadline && !(p->cancel && *p->cancel))
+            time_again(p, s, m);
+    }
 }
 
 /* Nodes that run by their actual inputs: in the form of this machine and in the one that every machine has. */
@@ -386,25 +450,25 @@ static yk_err profile_size(struct profiler *p, int64_t size, const int64_t *size
     void (*fn)(void *arg, const struct profile_entry *e), void *arg, struct yk_diag *why)
 {
     struct shapes s;
+    int32_t timed = 0;
     yk_err err = shapes_infer(p->g, sizes, NULL, &s, why);
     *shaped = !err;
     if (err)
         return err;
-    for (int32_t i = 0; !err && i < p->g->n_nodes; i++) {
-        const struct memo *m;
-        if (p->cancel && *p->cancel) {
+    for (; !err && timed < p->g->n_nodes && (smallest || now_ms() <= p->deadline); timed++) {
+        if (p->cancel && *p->cancel)
             err = yk_fail(why, YK_CANCELED, "canceled");
-            break;
-        }
-        if (!smallest && now_ms() > p->deadline)
-            break;
-        if (s.dynamic[i])
-            continue;
-        shapes_node(p->g, &s, i, p->ctx);
-        p->ctx->weights_vary = p->training;
-        if ((err = timings_of(p, &s, i, &m, why)))
-            break;
-        for (int k = 0; k < m->n; k++) {
+        else if (!s.dynamic[timed])
+            err = time_node(p, &s, timed, size, why);
+    }
+    if (!err)
+        time_size_again(p, &s, size);
+    for (int32_t i = 0; i < timed && !err; i++) {
+        uint64_t hash;
+        const struct memo *m = s.dynamic[i] ? NULL : memo_of(p, &s, i, &hash);
+        if (p->key.failed)
+            err = yk_fail(why, YK_NOMEM, "no memory to profile");
+        for (int k = 0; m && k < m->n; k++) {
             const struct timing *t = &m->timing[k];
             struct profile_entry e = {i, t->form, size, t->ms, t->prepare_ms, t->packed_bytes, t->workspace_bytes};
             fn(arg, &e);

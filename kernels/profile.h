@@ -8,7 +8,7 @@ struct profile_entry {
     int32_t node;
     const char *form; /* valid during the call */
     int64_t size;     /* of the batch dimension */
-    double ms;        /* median of repeats after one warm-up, all threads of the pool */
+    double ms;        /* the less of two medians of repeats, each after one warm-up; all threads of the pool */
     double prepare_ms;
     int64_t packed_bytes, workspace_bytes;
 };
