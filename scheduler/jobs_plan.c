@@ -184,6 +184,8 @@ static void on_plan(void *arg, yk_err err, const char *why, struct plan *plan)
     fix_forms(j, plan);
     j->microbatch = plan->microbatch;
     record_plan(s, j, plan);
+    if (j->training)
+        jobs_train_resumed(s, j);
     jobs_event(s, j->id, "planned", "%.4g ms a step on %d stage%s of pipeline 0, microbatch %lld, bottleneck %s",
         plan->step_ms, plan->pipelines[0].n_stages, plan->pipelines[0].n_stages == 1 ? "" : "s",
         (long long)plan->microbatch, plan->bottleneck);
@@ -338,6 +340,7 @@ static void start_planning(void *arg)
         free(w);
         return;
     }
+    jobs_store_works(s, j);
     struct model *m = sched_model_find(s, j->model);
     if (!m) {
         free(w);

@@ -263,7 +263,9 @@ static void part_done(void *arg)
     }
     if (p->err) {
         jobs_event(s, p->job, "checkpoint", "step %lld cannot be kept: %.400s", (long long)p->step, p->why.text);
-        if (p->step == t->steps)
+        if (p->step == t->steps && p->err == YK_NOSPC)
+            jobs_store_error(s, p->job, p->err, p->why.text);
+        else if (p->step == t->steps)
             jobs_lost(s, g->job, p->why.text);
         part_free(p);
         return;

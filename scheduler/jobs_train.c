@@ -152,6 +152,11 @@ void jobs_train_resume(struct sched *s, struct job *j)
         t->judged = YK_MAX(t->judged, store_last_epoch(s->store, j->id));
     }
     go_back(j);
+}
+
+void jobs_train_resumed(struct sched *s, const struct job *j)
+{
+    const struct training *t = j->training;
     if (t->saved.step > 0)
         jobs_event(s, j->id, "resumed", "goes on behind step %lld", (long long)t->saved.step);
     else if (t->below)
@@ -252,6 +257,11 @@ static void finished(struct sched *s, int64_t job, yk_err err, const char *why, 
     if (j && j->state == JOB_RUNNING && err) {
         char text[400];
         snprintf(text, sizeof text, "the trained model cannot be written: %.340s", why);
+        if (err == YK_NOSPC) {
+            j->training->exporting = false;
+            jobs_store_error(s, job, err, text);
+            return;
+        }
         jobs_sets_suspect(s, j, err, true, text);
     } else if (j && j->state == JOB_RUNNING) {
         free(j->outputs_json);

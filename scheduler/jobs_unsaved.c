@@ -1,6 +1,6 @@
 /* Jobs whose rows the disk has not taken. One that has ended stays in memory until its row says so: a write that failed
  * is tried again from the tick, and who asks meanwhile is answered from memory. One that was never written does not
- * exist, and whoever sent it hears why. */
+ * exist, and whoever sent it hears why. A training has too much to lose: it waits until there is room. */
 #include "scheduler/sched_priv.h"
 
 #include "common/json.h"
@@ -76,6 +76,38 @@ void jobs_unsaved_tick(struct sched *s)
     }
 }
 
+/* It goes on behind the newest set whose row is written: what was kept or told since may not be there. */
+static void wait_for_disk(struct sched *s, struct job *j, const char *text)
+{
+    bool first = !j->row_missed;
+    char why[500];
+    j->row_error = j->row_missed = true;
+    j->life.retry_us = net_now_us(s->net) + RETRY_US;
+    if (j->state == JOB_WAITING && !first)
+        return;
+    snprintf(why, sizeof why, "%.380s: make room there, and it goes on behind its newest checkpoint", text);
+    if (first)
+        log_error("job %lld waits: %s", (long long)j->id, why);
+    if (j->state == JOB_PLANNING) {
+        snprintf(j->error, sizeof j->error, "%s", why);
+        jobs_move(s, j, JOB_WAITING, "");
+    } else {
+        training_set_free(&j->training->saved);
+        j->training->saved = (struct training_set){0};
+        jobs_again(s, j, why);
+    }
+    if (first) /* somebody has to do something, as for devices that rest */
+        j->deadline_us = YK_MAX(j->deadline_us, net_now_us(s->net) + s->config.policy.rest_ms * 1000);
+}
+
+void jobs_store_works(struct sched *s, struct job *j)
+{
+    if (!j->row_missed)
+        return;
+    j->row_missed = false;
+    jobs_event(s, j->id, "again", "the disk takes what is written: %.400s", j->error);
+}
+
 void jobs_store_error(struct sched *s, int64_t id, yk_err err, const char *text)
 {
     struct job *j = find(s, id);
@@ -85,14 +117,20 @@ void jobs_store_error(struct sched *s, int64_t id, yk_err err, const char *text)
         j->row_error = j->row_missed = true;
         return;
     }
+    j = s->closing ? NULL : jobs_find(s, id);
+    bool full = err == YK_NOSPC || err == YK_IO || err == YK_PERM;
+    if (j && j->stored && j->training && full) {
+        wait_for_disk(s, j, text);
+        return;
+    }
     log_error("%s", text);
-    if (s->closing || !(j = jobs_find(s, id)))
+    if (!j)
         return;
     if (!j->stored) {
         j->row_error = true;
         j->row_err = err;
         snprintf(j->error, sizeof j->error, "%s", text);
-    } else if (err == YK_NOSPC || err == YK_IO || err == YK_PERM) {
+    } else if (full) {
         jobs_fail(s, j, "%s", text);
     } else {
         j->dirty = true; /* tried again at the next tick */
@@ -196,6 +234,21 @@ static void put_value(struct json_out *o, const struct json *v)
     }
 }
 
+/* The next job behind j, NULL: the first, that its row says too little of. */
+static const struct job *next_missed(const struct sched *s, const struct job *j)
+{
+    bool open = !j || !job_ended(j->state);
+    j = j ? j->next : s->jobs;
+    for (;; j = j->next) {
+        if (!j && open) {
+            open = false;
+            j = s->unsaved;
+        }
+        if (!j || j->row_missed)
+            return j;
+    }
+}
+
 struct jobs_query {
     struct sched *s;
     int64_t job;
@@ -216,13 +269,15 @@ static void on_rows(void *arg, yk_err err, char *json)
     }
     json_out_init(&o, &b, 0);
     json_open(&o, '[');
-    for (const struct job *j = q->s->unsaved; j; j = j->next)
-        if (j->row_missed && (q->job <= 0 || q->job == j->id))
+    for (const struct job *j = NULL; (j = next_missed(q->s, j));)
+        if (q->job <= 0 || q->job == j->id)
             put_job(&o, q->s, j);
     for (size_t i = 0; i < json_len(rows); i++) {
         const struct json *row = json_at(rows, i);
-        const struct job *j = find(q->s, json_i64(json_find(row, "job"), 0));
-        if (j && j->row_missed)
+        const struct job *j = NULL;
+        while ((j = next_missed(q->s, j)) && j->id != json_i64(json_find(row, "job"), 0))
+            ;
+        if (j)
             continue;
         json_open(&o, '{');
         for (size_t k = 0; k < json_len(row); k++) {
@@ -244,10 +299,7 @@ static void on_rows(void *arg, yk_err err, char *json)
 
 void sched_jobs_list(struct sched *s, int64_t job, store_on_json fn, void *arg)
 {
-    bool missed = false;
-    for (const struct job *j = s->unsaved; j; j = j->next)
-        missed = missed || j->row_missed;
-    if (!missed) {
+    if (!next_missed(s, NULL)) {
         store_list(s->store, "jobs", job, fn, arg);
         return;
     }

@@ -146,6 +146,7 @@ void jobs_keep(struct sched *s, struct job *j); /* takes a job that has ended an
 void jobs_unsaved_tick(struct sched *s);
 void jobs_unsaved_fini(struct sched *s);
 void jobs_store_error(struct sched *s, int64_t job, yk_err err, const char *text);
+void jobs_store_works(struct sched *s, struct job *j); /* its row was written just now */
 
 /* ---- jobs_train.c: what a training does that other jobs do not ---- */
 typedef void (*jobs_on_made)(void *arg, yk_err err, const char *why, struct training *made); /* takes made */
@@ -156,6 +157,7 @@ void jobs_train_make(
 void jobs_train_leave(struct sched *s, struct training *t);
 /* Where the job goes on: at its newest complete set. Before each plan. */
 void jobs_train_resume(struct sched *s, struct job *j);
+void jobs_train_resumed(struct sched *s, const struct job *j); /* tells of it, once there is a plan */
 /* Fills load.training; free its kept.at. config: text that outlives the message. */
 void jobs_train_load(const struct job *j, const char *config, struct wire_training *out);
 void jobs_train_started(struct sched *s, struct job *j, const struct wire_run_started *m);

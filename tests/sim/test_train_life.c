@@ -1,6 +1,9 @@
 /* A training that loses a device, on virtual time with real agents: it goes on within two seconds and what travels. */
 #include "tests/sim/train_site.h"
 
+#include <signal.h>
+#include <sys/resource.h>
+
 #define LINK_BYTES_PER_S 2e6
 #define RESTART_MS 2000
 
@@ -135,6 +138,66 @@ static void canceled_while_planned(void **state)
     site_close(s);
 }
 
+static void disk(bool full)
+{
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = full ? 0 : limit.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* As REST shows it: its row may be older. */
+static char *shown(struct site *s, int64_t id, char *state, size_t size)
+{
+    sched_jobs_list(s->h->s, id, on_json, s->h);
+    wait_answer(s->h, 1000);
+    struct json *doc = answer_json(s->h);
+    assert_int_equal(json_len(doc), 1);
+    snprintf(state, size, "%s", json_str(json_find(json_at(doc, 0), "state"), ""));
+    char *error = yk_xstrdup(json_str(json_find(json_at(doc, 0), "error"), ""));
+    json_free(doc);
+    return error;
+}
+
+/* Another program fills the disk of yoked for minutes, also where the last set is written: nothing that is trained is
+ * lost, and once there is room it goes on to the same bits. */
+static void full_disk(void **state)
+{
+    (void)state;
+    struct site *s = site_open(2);
+    struct site_result want, got;
+    signal(SIGXFSZ, SIG_IGN);
+    site_network(s, "m", "mlp", 1, 8);
+    site_data(s, "set", 160, 3, (const int64_t[]){1, 8, 8}, 5);
+    site_learn(s, "m", 8, 4, "\"momentum\":0.9,\"checkpoint_every\":4");
+    const struct site_stage stages[] = {{0, 1}, {1, -1}};
+    site_train(s, "m", "set", stages, 2, 2, &want);
+    char *plan = site_plan(s, stages, 2, 2);
+    for (int k = 0; k < 2; k++) {
+        char now[16] = "";
+        int64_t id = site_submit(s, "m", "set", plan);
+        for (int64_t ms = 0; ms < 600000 && site_steps(s, id) < (k ? 19 : 10); ms++)
+            run_ms(s->h, 1);
+        disk(true);
+        for (int ms = 0; ms < 240000; ms += 1000) /* longer than source_wait_ms */
+            run_ms(s->h, 1000);
+        char *error = shown(s, id, now, sizeof now);
+        disk(false);
+        if (strcmp(now, "waiting") != 0 || !strstr(error, "make room there"))
+            fail_msg("after step %d it is %s: %s", k ? 19 : 10, now, error);
+        free(error);
+        if (!site_wait(s, id, &got))
+            fail_msg("%s", site_error(s, id));
+        site_same(&want, &got, "after a full disk");
+        char *resumed = event_text(s, id, "resumed");
+        assert_non_null(resumed);
+        assert_non_null(strstr(resumed, "goes on behind step "));
+        free(resumed);
+    }
+    free(plan);
+    site_close(s);
+}
+
 static void expect_waiting(struct site *s, int64_t id, const char *says)
 {
     until(s, id, "waiting", 30000);
@@ -201,10 +264,46 @@ static void agents_leave_before_the_first_plan(void **state)
     site_close(s);
 }
 
+/* No plan does without an agent that is away: the training is planned every second, and goes on once. */
+static void resumed_once(void **state)
+{
+    (void)state;
+    struct site *s = site_open(2);
+    struct site_result want, got;
+    leave(s, 0);
+    s->memory[0] = 850000; /* not enough for all of it */
+    site_start(s, 0);
+    site_links(s);
+    site_network(s, "m", "mlp", 1, 8);
+    site_data(s, "set", 160, 3, (const int64_t[]){1, 8, 8}, 5);
+    site_learn(s, "m", 8, 4, "");
+    const struct site_stage stages[] = {{1, 1}, {0, -1}};
+    site_train(s, "m", "set", stages, 2, 2, &want);
+    char *plan = site_plan(s, stages, 2, 2);
+    int64_t id = site_submit(s, "m", "set", plan);
+    free(plan);
+    for (int64_t ms = 0; ms < 600000 && site_steps(s, id) < 10; ms++)
+        run_ms(s->h, 1);
+    leave(s, 1);
+    run_ms(s->h, 15000);
+    assert_true(job_is(s->h, id, "waiting"));
+    site_start(s, 1);
+    assert_true(site_wait(s, id, &got));
+    site_same(&want, &got, "after a wait");
+    sched_events(s->h->s, id, 0, 0, on_text, s->h);
+    wait_answer(s->h, 1000);
+    int n = 0;
+    for (const char *at = s->h->text; (at = strstr(at, "\"resumed\"")); at++)
+        n++;
+    assert_int_equal(n, 1);
+    site_close(s);
+}
+
 int main(void)
 {
     log_set_level(getenv("YOKE_TEST_LOG") ? LOG_INFO : LOG_ERROR);
     const struct CMUnitTest tests[] = {cmocka_unit_test(recovers_in_time), cmocka_unit_test(scheduler_restarts),
-        cmocka_unit_test(canceled_while_planned), cmocka_unit_test(agents_leave_before_the_first_plan)};
+        cmocka_unit_test(canceled_while_planned), cmocka_unit_test(agents_leave_before_the_first_plan),
+        cmocka_unit_test(full_disk), cmocka_unit_test(resumed_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
