@@ -199,6 +199,8 @@ static int64_t term_of(const struct wire_msg *m)
         return m->as.keep.term;
     case WIRE_TYPE_judge:
         return m->as.judge.term;
+    case WIRE_TYPE_blobs_ask:
+        return m->as.blobs_ask.term;
     default:
         return -1;
     }
@@ -217,6 +219,20 @@ static void on_run(struct agent *a, struct wire_msg *m)
         .error = yk_err_name(p ? YK_STATE : YK_NOTFOUND),
         .text = p ? "the generation is not ready" : "the generation is not loaded here"};
     control_send(a, WIRE_TYPE_run_done, &done);
+}
+
+static void on_blobs_ask(struct agent *a, const struct wire_blobs_ask *w)
+{
+    size_t n = w->hashes.len / HASH_BYTES, bytes = (n + 7) / 8;
+    uint8_t *held = yk_xalloc(bytes + 1);
+    char hex[HASH_HEX_SIZE];
+    for (size_t i = 0; i < n; i++) {
+        yk_hex(w->hashes.data + i * HASH_BYTES, HASH_BYTES, hex);
+        held[i / 8] |= (uint8_t)(cache_has(a->cache, hex) << i % 8);
+    }
+    struct wire_blobs_held answer = {.id = w->id, .held = {held, bytes}};
+    control_send(a, WIRE_TYPE_blobs_held, &answer);
+    free(held);
 }
 
 static void command(struct agent *a, struct wire_msg *m)
@@ -268,6 +284,9 @@ static void command(struct agent *a, struct wire_msg *m)
         break;
     case WIRE_TYPE_judge:
         source_judge(a, &m->as.judge);
+        break;
+    case WIRE_TYPE_blobs_ask:
+        on_blobs_ask(a, &m->as.blobs_ask);
         break;
     default:
         break; /* a newer minor's, or nothing for us */

@@ -10,7 +10,7 @@
 #include "common/worker.h"
 #include "kernels/backend.h"
 
-#define CORE_FEATURES "fp16", "int8", "judge", "uplink"
+#define CORE_FEATURES "fp16", "int8", "judge", "uplink", "blobs"
 #define CORE_DIAL_US 3000000
 #define CORE_BACKENDS BACKENDS_MAX
 

@@ -38,6 +38,25 @@ static void free_notes(struct plan_note *notes, int32_t n)
     free(notes);
 }
 
+double plan_load_ms_of(const struct plan *p, const char *agent)
+{
+    double ms = 0;
+    for (int32_t i = 0; i < p->n_pipelines; i++)
+        for (int32_t s = 0; s < p->pipelines[i].n_stages; s++)
+            if (strcmp(p->pipelines[i].stages[s].agent, agent) == 0)
+                ms += p->pipelines[i].stages[s].load_ms;
+    return ms;
+}
+
+double plan_load_ms(const struct plan *p)
+{
+    double most = 0;
+    for (int32_t i = 0; i < p->n_pipelines; i++)
+        for (int32_t s = 0; s < p->pipelines[i].n_stages; s++)
+            most = YK_MAX(most, plan_load_ms_of(p, p->pipelines[i].stages[s].agent));
+    return most;
+}
+
 void plan_free(struct plan *p)
 {
     if (!p)
@@ -422,6 +441,8 @@ static void put_stage(struct json_out *o, const struct plan_stage *s)
     put_i64(o, "memory_bytes", s->memory_bytes);
     put_f64(o, "predicted_ms", s->predicted_ms);
     put_f64(o, "load_ms", s->load_ms);
+    json_put_key(o, "fetch_bytes");
+    json_put_i64(o, s->fetch_bytes);
     put_str(o, "origin", s->origin);
     json_close(o, '}');
 }

@@ -19,9 +19,10 @@ struct plan_stage {
     int32_t n_nodes;         /* ranges */
     int64_t memory_bytes;    /* derived */
     double predicted_ms;     /* derived: compute of one microbatch */
-    double load_ms;          /* derived: what its forms take to prepare its weights, before the first microbatch */
-    const char *origin;      /* derived: where predicted_ms came from: roofline | profile; a constant */
-    double slow_factor;      /* derived, not in JSON: how slow the agent was taken to be, in predicted_ms; 0 unknown */
+    double load_ms;      /* derived: what its weights take to be fetched and prepared, before the first microbatch */
+    int64_t fetch_bytes; /* derived: of them that its agent lacks */
+    const char *origin;  /* derived: where predicted_ms came from: roofline | profile; a constant */
+    double slow_factor;  /* derived, not in JSON: how slow the agent was taken to be, in predicted_ms; 0 unknown */
 };
 #define PLAN_MAX_DEPTH 256
 struct plan_pipeline {
@@ -91,6 +92,9 @@ struct plan {
  * numbers, not the graph (plan_check does). Errors name the key path ("pipelines[0].stages[1].nodes"). */
 yk_err plan_from_json(const struct json *j, struct plan **out, struct yk_diag *why);
 void plan_to_json(const struct plan *p, struct json_out *out);
+/* What bringing it into being takes: its agents at once, the stages of one after another. By name, of one agent. */
+double plan_load_ms(const struct plan *p);
+double plan_load_ms_of(const struct plan *p, const char *agent);
 void plan_free(struct plan *p);
 struct plan *plan_copy(const struct plan *p);
 

@@ -251,6 +251,10 @@
 #define WIRE_blob_get(F) F(I64, id, _) F(STR, hash, _)
 #define WIRE_blob(F) F(I64, id, _) F(STR, hash, _) F(I64, bytes, _)
 #define WIRE_blob_refused(F) F(I64, id, _) F(STR, hash, _) F(STR, error, _) F(STR, text, _)
+/* yoked -> agent: which of these contents are in its cache? hashes: SHA-256, 32 bytes each. It answers with a bit for
+ * each, the first in the lowest of the first byte. */
+#define WIRE_blobs_ask(F) F(I64, id, _) F(I64, term, _) F(BIN, hashes, _)
+#define WIRE_blobs_held(F) F(I64, id, _) F(BIN, held, _)
 /* Data connection, purpose edge: head of a stream that carries one microbatch over one edge. */
 #define WIRE_microbatch(F) \
     F(I64, generation, _) F(I64, edge, _) F(I64, microbatch, _) F(I64, count, _) /* samples */ \
@@ -272,6 +276,7 @@
     M(28, stage_stats) M(29, stage_failed) M(30, leave) M(31, step) M(32, norms) M(33, norm) M(34, part) M(35, spans) \
     M(36, halt) M(37, halted) M(38, keep) M(39, bad) \
     M(40, blob_get) M(41, blob) M(42, blob_refused) M(43, microbatch) M(44, credit) \
-    M(50, probe_start) M(51, probe_data) M(52, probe_sum) M(53, judge) M(54, judged)
+    M(50, probe_start) M(51, probe_data) M(52, probe_sum) M(53, judge) M(54, judged) \
+    M(55, blobs_ask) M(56, blobs_held)
 
 #endif

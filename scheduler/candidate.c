@@ -403,9 +403,17 @@ static void explain_line(
         stage_ranges(l, g->n_nodes, s, b);
         if (first >= 0)
             yk_buf_printf(b, " (%s .. %s)", g->nodes[first].name, g->nodes[last].name);
-        yk_buf_printf(b, ", %.3g ms a microbatch by %s, %.1f of %.1f MB\n", l->stages[s].ms,
+        int64_t fetch;
+        double load = candidate_load(m, c, which, s, &fetch);
+        yk_buf_printf(b, ", %.3g ms a microbatch by %s, %.1f of %.1f MB", l->stages[s].ms,
             origin_text(m->origin[l->stages[s].agent]), (double)c->memory[memory_at + s] / 1e6,
             (double)a->memory_bytes / 1e6);
+        if (fetch > 0)
+            yk_buf_printf(b, "; to load %.*g ms, %.4g MB to fetch", load < 999 ? 3 : 9, load < 999 ? load : round(load),
+                (double)fetch / 1e6);
+        else if (load >= 0.5)
+            yk_buf_printf(b, "; to load %.*g ms", load < 999 ? 3 : 9, load < 999 ? load : round(load));
+        yk_buf_printf(b, "\n");
     }
     for (int32_t i = 0; i < l->n_edges; i++) {
         const struct cost_edge *e = &l->edges[i];

@@ -48,6 +48,10 @@ yk_err candidate_trace(const struct cost_model *m, const struct candidate *c, in
 char *candidate_explain(const struct cost_model *m, const struct candidate *chosen, const struct candidate *single,
     const struct candidate *const *others, int32_t n_others, const char *solver);
 /* "pc 0-5 | phone 6-11", for lists of alternatives; ", source phone" where that is another than this. free() it. */
+/* What stage `stage` of pipeline `which` takes to be there: its weights fetched, where it is known that its agent lacks
+ * them (bytes in *fetch_bytes), and prepared. */
+double candidate_load(
+    const struct cost_model *m, const struct candidate *c, int32_t which, int32_t stage, int64_t *fetch_bytes);
 char *candidate_text(const struct cost_model *m, const struct candidate *c, int32_t source);
 
 #endif

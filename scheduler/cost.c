@@ -322,6 +322,20 @@ bool cost_answer(const struct cost_model *m, int32_t source, struct cost_edge *o
            way(m, true, source, m->graph->outputs, m->graph->n_outputs - m->graph->n_staying, 1, out);
 }
 
+double cost_fetch_ms(const struct cost_model *m, int32_t agent, int64_t bytes)
+{
+    int32_t link = cost_link(m, -1, agent);
+    double latency;
+    for (int32_t from = link < 0 ? 0 : m->view->n_agents; from < m->view->n_agents; from++) {
+        int32_t way = from == agent ? -1 : cost_link(m, from, agent);
+        if (way >= 0 && (link < 0 || m->view->links[way].bytes_per_s > m->view->links[link].bytes_per_s))
+            link = way;
+    }
+    if (link < 0 || bytes <= 0)
+        return 0;
+    return cost_transfer_ms(m, link, bytes, &latency) + 2 * latency; /* it asks first */
+}
+
 static const char *agent_name(const struct cost_model *m, int32_t agent)
 {
     return agent < 0 ? "yoked" : m->view->agents[agent].name;

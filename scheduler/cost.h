@@ -98,6 +98,9 @@ bool cost_upload(const struct cost_model *m, int32_t source, struct cost_edge *o
 bool cost_answer(const struct cost_model *m, int32_t source, struct cost_edge *out);
 /* What the node's form takes to prepare its weights there; 0 where no profile says. */
 double cost_prepare_ms(const struct cost_model *m, int32_t agent, int32_t node);
+/* What bytes of weights take to an agent that lacks them: from yoked, or as from the neighbour with the best link where
+ * yoked's is not known; 0 of none, and where no link is known. */
+double cost_fetch_ms(const struct cost_model *m, int32_t agent, int64_t bytes);
 /* What no plan over any agents undercuts, of one microbatch: the sum of every node on its best agent; in *work_ms the
  * largest load of an agent, which is at least the work over the pace of all. */
 double cost_floor(const struct cost_model *m, double *work_ms);

@@ -290,6 +290,22 @@ static bool is_input_error(yk_err err)
            err == YK_PERM;
 }
 
+static void tell_loaded(const struct generation *g, struct fleet_agent *a)
+{
+    const struct graph *graph = g->model->graph;
+    const struct plan_pipeline *line = &g->plan->pipelines[g->pipeline];
+    if (!graph || (g->job->training && g->job->training->saved.step > 0))
+        return;
+    uint8_t *nodes = yk_xalloc((size_t)graph->n_nodes + 1);
+    for (int32_t k = 0; k < line->n_stages; k++)
+        for (int32_t r = 0; strcmp(line->stages[k].agent, a->name) == 0 && r < line->stages[k].n_nodes; r++)
+            for (int64_t i = line->stages[k].nodes[r].first; i <= line->stages[k].nodes[r].last && i < graph->n_nodes;
+                 i++)
+                nodes[i] = 1;
+    fleet_blobs_loaded(a, g->model->graph_hash, graph, nodes);
+    free(nodes);
+}
+
 static void on_loaded(struct sched *s, struct fleet_agent *a, struct generation *g, const struct wire_loaded *m)
 {
     struct generation_agent *member_ = sched_member(g, a->id);
@@ -317,6 +333,7 @@ static void on_loaded(struct sched *s, struct fleet_agent *a, struct generation 
         a->reserved_bytes += member_->held_bytes - member_->reserved_bytes;
         member_->reserved_bytes = member_->held_bytes;
     }
+    tell_loaded(g, a);
     g->n_loaded++;
     j->life.fetched_bytes += m->fetched_bytes;
     jobs_event(s, j->id, "loaded", "%s holds its stages: %.1f MB, %.0f ms, %.1f MB fetched", a->name,

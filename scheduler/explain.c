@@ -138,6 +138,8 @@ struct view *explain_one_more(const struct view *v, int32_t agent)
     w->links = links;
     agents[at] = agents[agent];
     agents[at].times = times;
+    agents[at].lacks = NULL;
+    agents[at].n_lacks = 0;
     agents[at].usable = true;
     agents[at].busy_frac = 0;
     snprintf(agents[at].name, sizeof agents[at].name, "%.50s (new)", v->agents[agent].name);

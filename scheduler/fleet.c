@@ -143,6 +143,7 @@ static void lose(struct fleet_agent *a, const char *why)
     metrics_set(METRIC_agents, fleet_alive(f));
     fleet_probe_forget(f, a);
     fleet_profile_forget(f, a);
+    fleet_blobs_forget(f, a);
     fleet_save(a);
     f->config.on->lost(f->config.arg, a, why);
 }
@@ -197,6 +198,14 @@ static void take_sensors(struct fleet_agent *a, const struct wire_sensors *s)
     a->load = s->load;
 }
 
+static bool has_feature(const struct wire_hello *h, const char *name)
+{
+    for (size_t i = 0; i < h->features.n; i++)
+        if (strcmp(h->features.at[i], name) == 0)
+            return true;
+    return false;
+}
+
 static void take_device(struct fleet_agent *a, const struct wire_hello *h)
 {
     const struct wire_device *d = &h->device;
@@ -208,12 +217,9 @@ static void take_device(struct fleet_agent *a, const struct wire_hello *h)
     a->memory_bytes = d->memory_bytes;
     a->emulated = d->emulated;
     a->refused = d->refused.n > 0;
-    a->judges = false;
-    for (size_t i = 0; i < h->features.n; i++)
-        a->judges = a->judges || strcmp(h->features.at[i], "judge") == 0;
-    a->uplinks = false;
-    for (size_t i = 0; i < h->features.n; i++)
-        a->uplinks = a->uplinks || strcmp(h->features.at[i], "uplink") == 0;
+    a->judges = has_feature(h, "judge");
+    a->uplinks = has_feature(h, "uplink");
+    a->tells_blobs = has_feature(h, "blobs");
     a->gflops = a->gbytes_per_s = 0;
     a->backends[0] = '\0';
     for (size_t i = 0; i < d->backends.n; i++) {
@@ -481,6 +487,9 @@ static yk_err control_message(void *arg, struct chan *c, struct wire_msg *msg)
     case WIRE_TYPE_profile_result:
         fleet_profile_result(a, &msg->as.profile_result);
         return YK_OK;
+    case WIRE_TYPE_blobs_held:
+        fleet_blobs_answer(a, &msg->as.blobs_held);
+        return YK_OK;
     case WIRE_TYPE_leave:
         lose(a, msg->as.leave.text[0] ? msg->as.leave.text : "left");
         return YK_OK;
@@ -579,5 +588,6 @@ void fleet_close(struct fleet *f)
     }
     fleet_probe_fini(f);
     fleet_profile_fini(f);
+    fleet_blobs_fini(f);
     free(f);
 }

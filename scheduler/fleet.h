@@ -8,6 +8,7 @@
 #include "scheduler/view.h"
 
 struct fleet;
+struct graph;
 
 enum fleet_state { FLEET_AWAY, FLEET_ALIVE };
 
@@ -24,6 +25,7 @@ struct fleet_agent {
     bool emulated;
     bool judges;                 /* it knows the message */
     bool uplinks;                /* it can measure its way to yoked */
+    bool tells_blobs;            /* which weights it has */
     double gflops, gbytes_per_s; /* of its fastest backend */
     char backends[160];          /* "blas@blas-0.3.21-Zen,ref@generic" */
     bool refused;                /* it goes without one, which failed a test or was taken out */
@@ -128,6 +130,13 @@ struct fleet_graph {
 bool fleet_measures(struct fleet_agent *a, int64_t generation, const char *graph_hash, const uint8_t *nodes, int32_t n);
 /* True when a has a profile of this graph (or has failed to give one). Else asks for it (once). */
 bool fleet_profile_ready(struct fleet_agent *a, const struct fleet_graph *graph, const int64_t *sizes, int n_sizes);
+/* ---- weights ---- */
+/* True when it is known which weights of the graph (of this hash) a has, or nobody can know. Else asks for it. */
+bool fleet_blobs_ready(struct fleet_agent *a, const char *hash, const struct graph *g);
+/* It has loaded these nodes (a byte for each): what they need is there. */
+void fleet_blobs_loaded(struct fleet_agent *a, const char *hash, const struct graph *g, const uint8_t *nodes);
+void fleet_blobs_view(const struct fleet *f, struct view *v, const char *hash); /* fills view_agent.lacks */
+
 /* The snapshot for a graph. Away agents are left out. free with view_free. exclude_generation's reservation counts not.
  */
 struct view *fleet_view(struct fleet *f, const char *graph); /* graph: a key, or NULL */

@@ -7,6 +7,7 @@
 
 struct fleet_guest;
 struct fleet_profile;
+struct fleet_blobs;
 
 struct fleet {
     struct fleet_config config;
@@ -30,6 +31,9 @@ struct fleet {
 
     struct fleet_profile *profiles;
     int64_t next_profile;
+
+    struct fleet_blobs *blobs;
+    int64_t next_blobs;
 };
 
 void fleet_probe_restore(struct fleet *f); /* at start: what was measured before still holds, and is due by its age */
@@ -52,5 +56,9 @@ void fleet_profile_result(struct fleet_agent *a, const struct wire_profile_resul
 /* It is away: what it was asked for is asked again, and all of it if it is emulated and may come back as another. */
 void fleet_profile_forget(struct fleet *f, const struct fleet_agent *a);
 void fleet_profile_fini(struct fleet *f);
+
+void fleet_blobs_answer(struct fleet_agent *a, const struct wire_blobs_held *r);
+void fleet_blobs_forget(struct fleet *f, const struct fleet_agent *a); /* it is away: who comes back may have less */
+void fleet_blobs_fini(struct fleet *f);
 
 #endif

@@ -268,6 +268,7 @@ void jobs_plan_request(struct sched *s, struct job *j, struct model *m, bool ret
         .pin_last = j->pin_last,
         .upload_frac = jobs_upload_frac(j),
         .answers = jobs_answers(j),
+        .fetches = !j->training || j->training->saved.step == 0, /* of a set that is in what a move takes */
         /* The number of uploaded samples is known, so pipelines can begin together. */
         .replicas = strcmp(j->kind, "batch") == 0 && j->n_inputs > 0,
         .want_reasons = !retry,

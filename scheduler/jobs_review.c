@@ -194,9 +194,14 @@ static double measured_ms(const struct job *j)
     return n > 0 ? (double)(j->run_last_us - j->run_first_us) / 1e3 / (double)n * (double)j->batch : 0;
 }
 
-static double move_ms(const struct job *j)
+/* To another plan, or back and forth (NULL). What loading takes beyond what is predicted of it was seen of the plan
+ * that runs. */
+static double move_ms(const struct job *j, const struct generation *g, const struct plan *to)
 {
-    return SET_UP_MS + j->life.load_ms + (j->training ? 2 * j->training->set_ms : 0);
+    double load = j->life.load_ms;
+    if (to)
+        load = YK_MAX(load - plan_load_ms(g->plan), 0.0) + plan_load_ms(to);
+    return SET_UP_MS + load + (j->training ? 2 * j->training->set_ms : 0);
 }
 
 /* What a pipeline over several devices takes, where a trial has shown that predictions are too good. */
@@ -251,13 +256,14 @@ static void on_other(void *arg, yk_err err, const char *why, struct plan *plan)
         return;
     }
     double now = j->life.now_ms, other = believed_ms(j, plan), measured = measured_ms(j), left = steps_left(j);
+    double move = move_ms(j, g, plan);
     char to[120];
     put_devices(plan, to, sizeof to);
-    if (!policy_pays(&s->config.policy, now, other, measured, left, move_ms(j))) {
+    if (!policy_pays(&s->config.policy, now, other, measured, left, move)) {
         jobs_event(s, j->id, "kept",
             "%s: %s would take %.4g ms a step, this takes %.4g: for the %.0f steps left that is not worth a move of "
             "%.0f ms",
-            j->life.looked, to, other, now, left, move_ms(j));
+            j->life.looked, to, other, now, left, move);
         plan_free(plan);
         return;
     }
@@ -366,7 +372,8 @@ static void try_alone(struct sched *s, struct job *j, const struct generation *g
     struct fleet_agent *a = fleet_find(s->fleet, p->best_single);
     double single = calibrated_ms(s, g, p->best_single);
     if (!a || a->state != FLEET_ALIVE || a->device.mode == POLICY_RESTING ||
-        !policy_pays(&s->config.policy, measured, single, measured, steps_left(j) - POLICY_TRIAL_STEPS, 2 * move_ms(j)))
+        !policy_pays(
+            &s->config.policy, measured, single, measured, steps_left(j) - POLICY_TRIAL_STEPS, 2 * move_ms(j, g, NULL)))
         return;
     t->pipeline = plan_copy(p);
     t->pipeline_ms = measured;

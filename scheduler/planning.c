@@ -4,8 +4,8 @@
 #include "common/log.h"
 #include "common/metrics.h"
 #include "scheduler/busy.h"
+#include "scheduler/cold.h"
 #include "scheduler/explain.h"
-#include "scheduler/held.h"
 #include "scheduler/infeasible.h"
 
 #include <stdlib.h>
@@ -141,7 +141,7 @@ static void solve_run(void *arg)
         .training = p->training.of ? &p->training : NULL,
         .budget_ms = SOLVE_BUDGET_MS};
     const struct explain_options more = {.changes = p->r.want_changes, .budget_ms = EXPLAIN_BUDGET_MS};
-    p->err = held_plan(&req, p->view, &p->plan, &p->why);
+    p->err = cold_plan(&req, p->view, &p->plan, &p->why);
     if (p->err == YK_INFEASIBLE && p->r.want_reasons)
         infeasible_explain(&req, p->view, REASONS_BUDGET_MS, &p->why);
     if (!p->err && (p->r.want_changes || p->r.want_bars))
@@ -224,8 +224,11 @@ static bool gathered(struct planning *p)
     int n = profile_sizes(p, sizes);
     bool ready = true;
     for (struct fleet_agent *a = fleet_first(f); a; a = a->next)
-        if (a->state == FLEET_ALIVE && !fleet_profile_ready(a, &graph, sizes, n))
-            ready = false;
+        if (a->state == FLEET_ALIVE) {
+            bool profiled = fleet_profile_ready(a, &graph, sizes, n);
+            bool told = !p->r.fetches || fleet_blobs_ready(a, p->r.model->graph_hash, p->r.model->graph);
+            ready = ready && profiled && told;
+        }
     /* A job that runs has time: it is not moved for what a link was before. */
     if (!p->source && !p->r.job && !fleet_uplinks_ready(f))
         ready = false;
@@ -271,6 +274,8 @@ static void try_solve(struct planning *p)
     if (!gathered(p) && net_now_us(s->net) - p->started_us < GATHER_US)
         return;
     p->view = fleet_view(s->fleet, p->key);
+    if (p->r.fetches)
+        fleet_blobs_view(s->fleet, p->view, p->r.model->graph_hash);
     give_back(p);
     jobs_refused_apply(p->refused, p->r.n_refused, p->view);
     count_busy(p);

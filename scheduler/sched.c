@@ -172,6 +172,7 @@ static void plan_asked(struct asking *a, struct model *m)
         .pin_last = j->pin_last,
         .upload_frac = jobs_upload_frac(j),
         .answers = jobs_answers(j),
+        .fetches = true,
         .replicas = strcmp(j->kind, "batch") == 0,
         .want_changes = j->want_changes,
         .want_bars = j->want_bars,

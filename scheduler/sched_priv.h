@@ -91,6 +91,7 @@ struct planning_request {
     bool pin_first, pin_last;
     double upload_frac; /* see struct solve_request */
     bool answers;
+    bool fetches;                 /* agents without the graph's weights fetch them */
     bool replicas;                /* several pipelines, where they are faster */
     bool want_changes, want_bars; /* what explain.h adds to the plan */
     bool want_reasons;            /* infeasible.h: which constraints cannot hold together */

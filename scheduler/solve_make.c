@@ -35,13 +35,13 @@ static void put_stages(const struct cost_model *m, const struct candidate *c, st
             st->predicted_ms = l->stages[s].ms;
             st->origin = view_origin_name(m->origin[l->stages[s].agent]);
             st->memory_bytes = c->memory[memory_at];
+            st->load_ms = candidate_load(m, c, i, s, &st->fetch_bytes);
             st->nodes = yk_xalloc(((size_t)n + 1) * sizeof *st->nodes);
             double ms = 0, without = 0;
             for (int32_t k = 0; k < n; k++) {
                 if (l->stage_of[k] != s)
                     continue;
                 int32_t a = l->stages[s].agent;
-                st->load_ms += cost_prepare_ms(m, a, k);
                 ms += m->node_ms[(size_t)a * (size_t)n + (size_t)k];
                 without += m->node_ms[(size_t)a * (size_t)n + (size_t)k] / cost_extra(m, a, k);
                 if (st->n_nodes && st->nodes[st->n_nodes - 1].last == k - 1)

@@ -18,8 +18,10 @@ void view_free(struct view *v)
 {
     if (!v)
         return;
-    for (int32_t i = 0; v->agents && i < v->n_agents; i++)
+    for (int32_t i = 0; v->agents && i < v->n_agents; i++) {
         free((void *)v->agents[i].times);
+        free((void *)v->agents[i].lacks);
+    }
     for (int32_t i = 0; v->forms && i < v->n_forms; i++)
         free(v->forms[i]);
     free(v->agents);
@@ -77,11 +79,16 @@ struct view *view_copy(const struct view *v)
     if (ok) {
         w->n_agents = v->n_agents;
         w->n_links = v->n_links;
-        for (int32_t i = 0; i < w->n_agents; i++)
+        for (int32_t i = 0; i < w->n_agents; i++) {
             w->agents[i].times = NULL;
+            w->agents[i].lacks = NULL;
+        }
         for (int32_t i = 0; i < w->n_agents && ok; i++) {
             w->agents[i].times = copy_array(v->agents[i].times, v->agents[i].n_times, sizeof *v->agents[i].times);
             ok = w->agents[i].times != NULL;
+            if (v->agents[i].lacks)
+                w->agents[i].lacks = copy_array(v->agents[i].lacks, v->agents[i].n_lacks, 1);
+            ok = ok && !v->agents[i].lacks == !w->agents[i].lacks;
         }
         for (; ok && w->n_forms < v->n_forms; w->n_forms++)
             w->forms[w->n_forms] = yk_xstrdup(v->forms[w->n_forms]);

@@ -28,6 +28,8 @@ struct view_agent {
     double slow_factor;            /* measured / profiled, over the share while warm; 1 if unknown. See view_spread */
     const struct view_time *times; /* sorted by (node, form, size) */
     int32_t n_times;
+    const uint8_t *lacks; /* by value of the graph: a weight that it would have to fetch; NULL: not known */
+    int32_t n_lacks;
     double busy_frac;  /* taken by other loaded pipelines */
     double message_ms; /* of its compute that one end of a message takes: hand-over between threads, headers, system */
 };

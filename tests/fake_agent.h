@@ -43,13 +43,18 @@ struct fake {
     const char *fail_load;                       /* error text */
     int64_t lacking_bytes;                       /* that it says beside */
     int64_t started_late_ms;                     /* so long results overtake run_started */
-    int fail_runs;                               /* so many runs end with an error */
-    int64_t quit_at;                             /* vanish after this many results; 0: never */
+    bool tells;                                  /* which of the contents it is asked for it has: */
+    uint8_t held[8];                             /* a bit for each */
+    bool tells_nonsense, stall_blobs;
+    int fail_runs;   /* so many runs end with an error */
+    int64_t quit_at; /* vanish after this many results; 0: never */
 
     /* what happened */
     bool joined, refused, frozen, dead;
     char refused_text[512];
     int64_t term, lease_ms, ping_ms;
+    int asked_blobs;
+    size_t asked_bytes;
     int probes, expects, profiles, loads, runs, unloads, cancels, results, blobs, joins;
     char got_name[64];
     char probed[33]; /* the peer of the first probe since this was cleared */
@@ -478,6 +483,16 @@ static yk_err fake_message(void *arg, struct chan *c, struct wire_msg *m)
     case WIRE_TYPE_profile:
         fake_on_profile(f, &m->as.profile);
         break;
+    case WIRE_TYPE_blobs_ask:
+        f->asked_blobs++;
+        f->asked_bytes = m->as.blobs_ask.hashes.len;
+        if (!f->stall_blobs) {
+            size_t n = m->as.blobs_ask.hashes.len / 32;
+            struct wire_blobs_held held = {
+                .id = m->as.blobs_ask.id, .held = {f->held, f->tells_nonsense ? 1 : (n + 7) / 8}};
+            chan_send(c, WIRE_TYPE_blobs_held, &held);
+        }
+        break;
     case WIRE_TYPE_load:
         fake_on_load(f, &m->as.load);
         break;
@@ -540,7 +555,7 @@ static void fake_hello(struct fake *f, struct chan *c, const char *kind, const c
 {
     static const char *const ops[] = {"*"};
     static const char *const kinds[] = {"infer", "batch"};
-    const char *urls[1];
+    const char *urls[1], *features[] = {"blobs"};
     char url[80];
     snprintf(url, sizeof(url), "mem://%s", f->where ? f->where : f->name);
     urls[0] = url;
@@ -553,6 +568,7 @@ static void fake_hello(struct fake *f, struct chan *c, const char *kind, const c
     struct wire_hello h = {.kind = kind,
         .version_major = f->sizes_major ? f->sizes_major : WIRE_VERSION_MAJOR,
         .version_minor = WIRE_VERSION_MINOR,
+        .features = {features, f->tells},
         .job_kinds = {(const char **)(uintptr_t)kinds, 2},
         .agent = f->id,
         .name = f->name,
