@@ -42,7 +42,7 @@ def test_bad_plans_are_refused_everywhere():
             "missing": (stages([[1, nodes - 1]]), "node 0"),
             "out of range": (stages([[0, nodes]]), f"node {nodes}"),
             "cycle": (stages([[0, 0], [2, nodes - 1]], [[1, 1]]), "wait for each other"),
-            "cut": ({"cuts": [{"from": 7, "to": 9}]}, "cuts[0]"),
+            "cut": ({"cuts": [{"from": 7, "to": 9, "codec": "fp16"}]}, "cuts[0]"),
             "share": ({"pipelines": [dict(plan["pipelines"][0], share=0)]}, "share"),
             "batch": ({"batch": -1}, "batch"),
             "objective": ({"objective": "foo"}, "foo"),
