@@ -30,6 +30,7 @@ struct job_life {
     char why[200], looked[200]; /* another plan is wanted because of; is being looked for ("": not) */
     bool looking;
     bool given;                      /* the plan that runs is the client's */
+    bool early;                      /* it waits since before any agent was there: whom it names may come yet */
     int64_t planned_us, loading_us;  /* it runs, it was being loaded, since */
     int64_t retry_us, rest_until_us; /* of a job that waits: when the planner is asked again; for devices that rest */
     double load_ms;                  /* that it took to load */

@@ -185,6 +185,7 @@ void jobs_waits(struct sched *s, struct job *j, const char *reason)
     snprintf(text, sizeof text, "%.480s; it is waited for at most %lld s (source_wait_ms)", reason,
         (long long)((left_us + 999999) / 1000000));
     memcpy(j->error, text, sizeof text); /* reason may lie there */
+    j->dirty = true;
     jobs_event(s, j->id, job_state_name(JOB_WAITING), "%s", text);
 }
 

@@ -14,6 +14,7 @@ struct plan_wait {
     struct sched *s;
     int64_t job;
     bool given, next; /* whose plan was asked for: the client's, that of jobs_review.c */
+    bool waited;      /* before it: its time goes on where it was */
     int64_t since_us;
 };
 
@@ -111,7 +112,32 @@ static bool first_plan(const struct job *j)
     return !j->replans && !j->done_map;
 }
 
-/* The job cannot do without an agent that is known and away: it may come back. */
+static bool names_stage(const struct job *j, int32_t *pipeline, int32_t *stage)
+{
+    const struct plan *p = j->forced;
+    for (++*stage; p && *pipeline < p->n_pipelines; *stage = 0, ++*pipeline)
+        if (*stage < p->pipelines[*pipeline].n_stages)
+            return true;
+    return false;
+}
+
+/* Of what the first plan cannot do without, what nobody knows. */
+static bool names_unknown(struct sched *s, const struct job *j, char *text, size_t size)
+{
+    if (j->source && !j->n_inputs && !fleet_find(s->fleet, j->source)) {
+        snprintf(text, size, "source '%s' is not an agent of this fleet (`yoke agents` lists them)", j->source);
+        return true;
+    }
+    for (int32_t i = 0, k = -1; first_plan(j) && names_stage(j, &i, &k);)
+        if (!fleet_find(s->fleet, j->forced->pipelines[i].stages[k].agent)) {
+            snprintf(text, size, "the plan names agent '%s', which is not in the fleet (`yoke agents` lists them)",
+                j->forced->pipelines[i].stages[k].agent);
+            return true;
+        }
+    return false;
+}
+
+/* The job cannot do without an agent that is away and may come, again or for the first time. */
 static bool lacks_agent(struct sched *s, const struct job *j, char *text, size_t size)
 {
     const struct fleet_agent *a = j->source && !j->n_inputs ? fleet_find(s->fleet, j->source) : NULL;
@@ -119,25 +145,25 @@ static bool lacks_agent(struct sched *s, const struct job *j, char *text, size_t
         snprintf(text, size, "source %s, which holds the data, is away", j->source);
         return true;
     }
-    for (int32_t i = 0; j->forced && first_plan(j) && i < j->forced->n_pipelines; i++)
-        for (int32_t k = 0; k < j->forced->pipelines[i].n_stages; k++) {
-            a = fleet_find(s->fleet, j->forced->pipelines[i].stages[k].agent);
-            if (a && a->state != FLEET_ALIVE) {
-                snprintf(text, size, "agent %s, which the plan names, is away", a->name);
-                return true;
-            }
+    if (fleet_alive(s->fleet) == 0) {
+        snprintf(text, size, "%s", PLANNING_NOBODY);
+        return true;
+    }
+    for (int32_t i = 0, k = -1; first_plan(j) && names_stage(j, &i, &k);) {
+        a = fleet_find(s->fleet, j->forced->pipelines[i].stages[k].agent);
+        if (a && a->state != FLEET_ALIVE) {
+            snprintf(text, size, "agent %s, which the plan names, is away", a->name);
+            return true;
         }
-    if (fleet_alive(s->fleet) > 0 || !fleet_first(s->fleet))
-        return false;
-    snprintf(text, size, "all agents are away");
-    return true;
+    }
+    return j->life.early && names_unknown(s, j, text, size);
 }
 
-/* An agent that was there when planning began is not any more. */
-static bool left_since(struct sched *s, int64_t since_us)
+/* The fleet is not the one that planning began with. */
+static bool fleet_changed(struct sched *s, int64_t since_us)
 {
     for (const struct fleet_agent *a = fleet_first(s->fleet); a; a = a->next)
-        if (a->state != FLEET_ALIVE && a->last_seen_us + s->config.lease_ms * 1000 >= since_us)
+        if ((a->state == FLEET_ALIVE ? a->since_us : a->last_seen_us + s->config.lease_ms * 1000) >= since_us)
             return true;
     return false;
 }
@@ -149,13 +175,16 @@ static void on_plan(void *arg, yk_err err, const char *why, struct plan *plan)
     struct job *j = jobs_find(s, w->job);
     bool given = w->given, next = w->next;
     int64_t since_us = w->since_us;
-    char away[160];
+    bool waited = w->waited;
+    char away[200];
     free(w);
     if (!j || j->state != JOB_PLANNING || s->closing) { /* at a stop the job stays as it is, for the next start */
         plan_free(plan);
         return;
     }
     if (err) {
+        if (!waited)
+            j->deadline_us = 0; /* that was of planning */
         /* Agents that went away may come back: then there is something to wait for. */
         if (next) {
             jobs_move(s, j, JOB_WAITING, "");
@@ -164,7 +193,8 @@ static void on_plan(void *arg, yk_err err, const char *why, struct plan *plan)
             wait_longer(s, j, "no plan does without what agents had no memory for, so that is tried again: ", why);
         } else if (err == YK_INFEASIBLE && lacks_agent(s, j, away, sizeof away)) {
             wait_longer(s, j, "", away);
-        } else if (err == YK_INFEASIBLE && (!first_plan(j) || fleet_any_rests(s->fleet) || left_since(s, since_us))) {
+        } else if (err == YK_INFEASIBLE &&
+                   (!first_plan(j) || fleet_any_rests(s->fleet) || fleet_changed(s, since_us))) {
             wait_longer(s, j, "", why);
         } else {
             jobs_fail(s, j, "%s", why);
@@ -368,21 +398,27 @@ void jobs_step(struct sched *s, struct job *j)
 {
     if (s->closing || !j->stored || (j->state != JOB_QUEUED && j->state != JOB_WAITING))
         return;
-    if (fleet_alive(s->fleet) == 0 || net_now_us(s->net) < j->life.retry_us)
+    if (net_now_us(s->net) < j->life.retry_us)
         return;
+    char away[200];
+    if (j->state == JOB_QUEUED) {
+        j->life.early = fleet_alive(s->fleet) == 0;
+        if (!j->life.early && names_unknown(s, j, away, sizeof away)) {
+            jobs_fail(s, j, "%s", away);
+            return;
+        }
+    }
     /* After a restart the first agent that is back is not the fleet: a plan on it alone would be a poor one. */
     if (j->state == JOB_WAITING && net_now_us(s->net) - s->opened_us < (j->forced ? 2 : 1) * s->config.lease_ms * 500 &&
         !(j->forced && jobs_plan_usable(s, j->forced)))
         return;
     /* Data under a data root is on its agent only; uploaded data can go to any. */
-    if (j->source && !j->n_inputs && j->state == JOB_QUEUED && !fleet_find(s->fleet, j->source)) {
-        jobs_fail(s, j, "source '%s' is not an agent of this fleet (`yoke agents` lists them)", j->source);
-        return;
-    }
-    char away[160];
     if (lacks_agent(s, j, away, sizeof away)) {
+        bool other = j->life.early && strncmp(j->error, away, strlen(away)) != 0;
         if (j->state == JOB_QUEUED)
             jobs_move(s, j, JOB_WAITING, away);
+        else if (other)
+            jobs_waits(s, j, away);
         return;
     }
     if (!is_its_turn(s, j)) {
@@ -391,7 +427,7 @@ void jobs_step(struct sched *s, struct job *j)
         return;
     }
     struct plan_wait *w = yk_xalloc(sizeof *w);
-    *w = (struct plan_wait){.s = s, .job = j->id, .since_us = net_now_us(s->net)};
+    *w = (struct plan_wait){.s = s, .job = j->id, .waited = j->state == JOB_WAITING, .since_us = net_now_us(s->net)};
     int64_t keep = j->state == JOB_WAITING ? j->deadline_us : 0;
     jobs_move(s, j, JOB_PLANNING, "");
     if (keep)

@@ -266,7 +266,7 @@ static void try_solve(struct planning *p)
         return;
     }
     if (fleet_alive(s->fleet) == 0) {
-        give_up(p, YK_INFEASIBLE, "no agent is alive: start one with `yoke-agent --scheduler=URL`");
+        give_up(p, YK_INFEASIBLE, PLANNING_NOBODY);
         return;
     }
     if (!p->key)

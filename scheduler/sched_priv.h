@@ -102,6 +102,7 @@ struct planning_request {
     const struct job_refusal *refused;     /* borrowed for the call of planning_start */
     int n_refused;
 };
+#define PLANNING_NOBODY "no agent is alive: start one with `yoke-agent --scheduler=URL`"
 typedef void (*planning_done)(void *arg, yk_err err, const char *why, struct plan *plan); /* takes plan */
 struct planning *planning_start(struct sched *s, const struct planning_request *r, planning_done fn, void *arg);
 void planning_fini(struct sched *s); /* after the solver has ended: answers what still gathers with YK_CANCELED */

@@ -299,11 +299,124 @@ static void resumed_once(void **state)
     site_close(s);
 }
 
+static int count_events(struct site *s, int64_t id, const char *kind, const char *says)
+{
+    int n = 0;
+    sched_events(s->h->s, id, 0, 0, on_text, s->h);
+    wait_answer(s->h, 1000);
+    struct json *doc = answer_json(s->h);
+    const struct json *all = json_find(doc, "events");
+    for (size_t i = 0; i < json_len(all); i++)
+        n += strcmp(json_str(json_find(json_at(all, i), "kind"), ""), kind) == 0 &&
+             strstr(json_str(json_find(json_at(all, i), "text"), ""), says) != NULL;
+    json_free(doc);
+    return n;
+}
+
+static void expect_events(struct site *s, int64_t id, const char *kind, const char *says, int n)
+{
+    int got = count_events(s, id, kind, says);
+    if (got != n) {
+        sched_events(s->h->s, id, 0, 0, on_text, s->h);
+        wait_answer(s->h, 1000);
+        fail_msg("%d events '%s' with '%s', not %d: %s", got, kind, says, n, s->h->text);
+    }
+}
+
+/* What is asked for when no agent is there waits, says so, and fails with that; one that comes is used. */
+static void before_any_agent(void **state)
+{
+    (void)state;
+    static const char nobody[] = "no agent is alive: start one with `yoke-agent --scheduler=URL`";
+    struct site *s = site_open(2);
+    struct site_result want, got;
+    site_network(s, "m", "mlp", 1, 8);
+    site_data(s, "set", 16, 3, (const int64_t[]){1, 8, 8}, 5);
+    site_learn(s, "m", 8, 4, "");
+    const struct site_stage stages[] = {{1, 1}, {0, -1}};
+    site_train(s, "m", "set", stages, 2, 2, &want);
+    char *plan = site_plan(s, stages, 2, 2);
+    for (int away = 0; away < 2; away++) { /* nobody knows them; they are known */
+        leave(s, 0);
+        leave(s, 1);
+        if (!away) {
+            close_sched(s->h);
+            open_sched(s->h);
+        }
+        run_ms(s->h, 20000);
+        for (int forced = 0; forced < 2; forced++) {
+            int64_t id = site_submit(s, "m", "set", forced ? plan : NULL);
+            expect_waiting(s, id, away ? "source a0, which holds the data, is away" : nobody);
+            for (int64_t ms = 0; ms < s->h->wait_ms - 3000; ms += 100)
+                run_ms(s->h, 100);
+            assert_true(job_is(s->h, id, "waiting"));
+            assert_false(site_wait(s, id, &got));
+            char *error = site_error(s, id);
+            assert_non_null(strstr(error, away ? "source a0, which holds the data, is away" : nobody));
+            free(error);
+        }
+        int64_t id = site_submit(s, "m", "set", plan);
+        run_ms(s->h, 3000);
+        site_start(s, 1); /* not the one with the data: that one is waited for */
+        run_ms(s->h, 3000);
+        char *error = site_error(s, id);
+        assert_non_null(strstr(error, away ? "source a0" : "source 'a0' is not an agent of this fleet"));
+        free(error);
+        expect_events(s, id, "waiting", "", away ? 1 : 2);
+        site_start(s, 0);
+        assert_true(site_wait(s, id, &got));
+        site_same(&want, &got, "after it had waited for any agent");
+        site_links(s);
+    }
+    free(plan);
+    site_close(s);
+}
+
+/* One that the given plan names is gone and back before the planner has answered. */
+static void gone_and_back_while_planned(void **state)
+{
+    (void)state;
+    struct site *s = site_open(3);
+    struct site_result want, got;
+    site_network(s, "m", "mlp", 1, 8);
+    site_data(s, "set", 16, 3, (const int64_t[]){1, 8, 8}, 5);
+    site_learn(s, "m", 8, 4, "");
+    const struct site_stage stages[] = {{1, 1}, {0, -1}};
+    site_train(s, "m", "set", stages, 2, 2, &want);
+    char *plan = site_plan(s, stages, 2, 2);
+    for (int ms = 0; ms < 12; ms += 2) {
+        int64_t id = site_submit(s, "m", "set", plan);
+        run_ms(s->h, ms / 3);
+        leave(s, 1);
+        run_ms(s->h, 1 + ms % 3);
+        site_start(s, 1);
+        if (!site_wait(s, id, &got)) {
+            char *error = site_error(s, id);
+            fail_msg("gone after %d ms, back after %d: %s", ms / 3, 1 + ms % 3, error);
+        }
+        site_same(&want, &got, "with an agent that was gone for a moment");
+        site_links(s);
+    }
+    free(plan);
+    plan = site_plan(s, (struct site_stage[]){{1, 1}, {7, -1}}, 2, 2);
+    leave(s, 1); /* one is away, the other is not known: no wait helps */
+    run_ms(s->h, 20000);
+    int64_t id = site_submit(s, "m", "set", plan);
+    run_ms(s->h, 1000);
+    assert_true(job_is(s->h, id, "failed"));
+    char *error = site_error(s, id);
+    assert_non_null(strstr(error, "'a7', which is not in the fleet"));
+    free(error);
+    free(plan);
+    site_close(s);
+}
+
 int main(void)
 {
     log_set_level(getenv("YOKE_TEST_LOG") ? LOG_INFO : LOG_ERROR);
     const struct CMUnitTest tests[] = {cmocka_unit_test(recovers_in_time), cmocka_unit_test(scheduler_restarts),
         cmocka_unit_test(canceled_while_planned), cmocka_unit_test(agents_leave_before_the_first_plan),
-        cmocka_unit_test(full_disk), cmocka_unit_test(resumed_once)};
+        cmocka_unit_test(full_disk), cmocka_unit_test(resumed_once), cmocka_unit_test(before_any_agent),
+        cmocka_unit_test(gone_and_back_while_planned)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
