@@ -106,6 +106,35 @@ static void heat_that_flickers(void **state)
     expect_events(h, id, "cooled", "", 0);
 }
 
+/* The device that does most of a batch goes away and comes back, once over a line that is too slow for the job and once
+ * over the old one: what was measured before it went moves nothing, its links are measured again first. */
+static void comes_back_over_another_line(void **state)
+{
+    struct here *h = *state;
+    begin(h, 1.0, 0.4, 200000);
+    int64_t id = submit(h, BATCH "}");
+    wait_results(h, &h->pc, 100, 60000);
+    assert_int_equal(loaded(&h->phone), 1);
+    for (int slow = 1; slow >= 0; slow--) {
+        fake_kill(&h->phone);
+        run_ms(h, 5000);
+        int loads = h->phone.loads, probes = h->pc.probes + h->phone.probes, results = h->pc.results;
+        h->phone.bytes_per_s = slow ? 20e3 : 100e6;
+        fake_start(&h->phone);
+        for (int ms = 0; ms < 3 * HOLD_MS && !loaded(&h->phone); ms += 100)
+            run_ms(h, 100);
+        assert_true(h->pc.results > results);
+        assert_int_equal(h->pc.probes + h->phone.probes, probes + 1);
+        assert_int_equal(h->phone.loads, loads + !slow);
+        assert_int_equal(loaded(&h->phone), !slow);
+        expect_events(h, id, "kept", "phone is back", 1);
+    }
+    assert_false(job_over(h, id));
+    expect_events(h, id, "lost", "", 1); /* the second time it had nothing of the job */
+    assert_int_equal(sched_cancel(h->s, id, NULL), YK_OK);
+    run_ms(h, 1000);
+}
+
 /* A device falls silent at any moment of a job: nobody hangs up, the lease tells. The next result is there within the
  * lease and two seconds of it. */
 static void silent_for_a_lease(void **state)
@@ -225,6 +254,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_batch_leaves_a_hot_device, setup, teardown),
         cmocka_unit_test_setup_teardown(heat_that_flickers, setup, teardown),
+        cmocka_unit_test_setup_teardown(comes_back_over_another_line, setup, teardown),
         cmocka_unit_test_setup_teardown(silent_for_a_lease, setup, teardown),
         cmocka_unit_test_setup_teardown(waiting_is_told_of_who_waits, setup, teardown),
         cmocka_unit_test_setup_teardown(refused_for_memory, setup, teardown),
