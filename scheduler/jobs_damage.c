@@ -28,20 +28,21 @@ static yk_err check_size(const struct sched *s, const char *file, int64_t needed
     return err;
 }
 
-yk_err jobs_sets_use(struct sched *s, struct job *j, struct yk_diag *why)
+yk_err jobs_sets_use(
+    struct sched *s, const struct job *j, const struct training_set *set, bool own, struct yk_diag *why)
 {
     const struct training *t = j->training;
     yk_err err = YK_OK;
-    for (int32_t i = 0; i < t->saved.n_kept && !err; i++) {
-        const struct training_kept *k = &t->saved.kept[i];
+    for (int32_t i = 0; i < set->n_kept && !err; i++) {
+        const struct training_kept *k = &set->kept[i];
         const char *known = blobs_file(s->blobs, k->hash);
         if (!known && !k->part[0])
             return yk_fail(why, YK_NOTFOUND, "'%.80s' is gone", t->model->graph->values[k->value].name);
         if (!k->part[0])
             continue;
-        char *file = jobs_sets_file(j->id, t->saved.step, k->part);
+        char *file = jobs_sets_file(j->id, set->step, k->part);
         /* The same bytes may be in a newer set, which can go; a weight that is still the model's own stays there. */
-        if (!known || (jobs_sets_is_file(known) && strcmp(known, file) != 0)) {
+        if (!known || (own && jobs_sets_is_file(known) && strcmp(known, file) != 0)) {
             blobs_add(s->blobs, k->hash, file, k->at, k->bytes);
             store_put_blob(s->store, k->hash, file, k->at, k->bytes);
         }

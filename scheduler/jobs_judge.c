@@ -1,6 +1,7 @@
 /* What each epoch of a training has made, judged on the samples that it holds out. Behind an epoch there is a set of
- * its own; the model with it is a file of content until its source has judged it, so that a loss or a restart only
- * makes it be asked again. One epoch after the other, beside the training. */
+ * its own, which stays until the model with it is a file of content, and that until its source has judged it: so a loss
+ * or a restart, at any moment, only makes it be written or asked again. One epoch after the other, beside the training.
+ */
 #include "scheduler/sched_priv.h"
 
 #include <math.h>
@@ -18,6 +19,12 @@ static char *stem_of(int64_t job)
 bool jobs_judge_all(const struct training *t)
 {
     return t->config.val <= 0 || t->judged >= t->config.epochs;
+}
+
+bool jobs_judge_needs(const struct training *t, int64_t step)
+{
+    return t->config.val > 0 && t->epoch_steps > 0 && step > 0 && step % t->epoch_steps == 0 &&
+           step / t->epoch_steps > YK_MAX(t->held, t->judged);
 }
 
 void jobs_judge_drop(struct sched *s, int64_t job)
@@ -68,7 +75,7 @@ static void ask(struct sched *s, struct job *j)
     struct training *t = j->training;
     const struct generation *g = generation_of(s, j);
     struct fleet_agent *source = g ? fleet_find(s->fleet, g->source) : NULL;
-    const char *file, *hash;
+    const char *file = NULL, *hash;
     int64_t epoch = first_file(s, j->id, &file);
     if (j->state != JOB_RUNNING || t->judging || !epoch || !source || t->epoch_steps == 0)
         return;
@@ -105,6 +112,20 @@ static void passed(struct sched *s, struct job *j, int64_t epoch)
         jobs_train_finish(s, j);
 }
 
+struct kept_epoch {
+    struct sched *s;
+    int64_t job, epoch;
+};
+
+static void on_kept(void *arg)
+{
+    struct kept_epoch *k = arg;
+    const struct job *j = jobs_find(k->s, k->job);
+    if (j && j->training->held == k->epoch - 1) /* in order: one before it may not have been written */
+        j->training->held = k->epoch;
+    free(k);
+}
+
 static void on_written(struct sched *s, int64_t job, yk_err err, const char *why, const char *file, const char *hash)
 {
     struct job *j = jobs_find(s, job);
@@ -116,6 +137,9 @@ static void on_written(struct sched *s, int64_t job, yk_err err, const char *why
     if (!err) {
         blobs_add(s->blobs, hash, own, 0, bytes);
         store_put_blob(s->store, hash, own, 0, bytes);
+        struct kept_epoch *k = yk_xalloc(sizeof *k);
+        *k = (struct kept_epoch){s, job, epoch};
+        store_flush(s->store, on_kept, k);
     } else {
         sched_content_drop(s, file);
     }
@@ -131,28 +155,67 @@ static void on_written(struct sched *s, int64_t job, yk_err err, const char *why
     free(own);
 }
 
+/* The epochs, from the first that has no verdict on, whose models are there. */
+static int64_t count_files(struct sched *s, int64_t job, int64_t judged)
+{
+    char *stem = stem_of(job);
+    const char *file;
+    int64_t last = judged;
+    for (bool more = true; more;) {
+        more = false;
+        for (int32_t i = 0; !more && (file = blobs_file_at(s->blobs, i)); i++)
+            more = strncmp(file, stem, strlen(stem)) == 0 && strtoll(file + strlen(stem), NULL, 10) == last + 1;
+        last += more;
+    }
+    free(stem);
+    return last;
+}
+
+static void write_epoch(struct sched *s, struct job *j, int64_t epoch)
+{
+    struct training *t = j->training;
+    int64_t step = epoch * t->epoch_steps;
+    struct training_set older = {0};
+    struct yk_diag why = {0};
+    yk_err err = step == t->saved.step ? YK_OK : jobs_train_set_of(s, j, step, &older, &why);
+    t->written = epoch;
+    if (err) {
+        jobs_event(s, j->id, "judged", "epoch %lld is not judged: %.300s", (long long)epoch, why.text);
+        t->held = YK_MAX(t->held, epoch);
+        return;
+    }
+    char *stem = stem_of(j->id), *name = yk_xasprintf("%s%lld", stem, (long long)epoch);
+    free(stem);
+    jobs_train_export(s, j, step == t->saved.step ? &t->saved : &older, name, true, on_written);
+    training_set_free(&older);
+}
+
 void jobs_judge_look(struct sched *s, struct job *j)
 {
     struct training *t = j->training;
     if (t->config.val <= 0 || t->epoch_steps == 0)
         return;
-    int64_t epoch = t->saved.step / t->epoch_steps;
-    const char *file;
-    t->written = YK_MAX(t->written, t->judged);
-    if (!t->written && (t->written = first_file(s, j->id, &file)) > 0) /* yoked was started again */
-        for (int32_t i = 0; (file = blobs_file_at(s->blobs, i)); i++) {
-            char *stem = stem_of(j->id);
-            if (strncmp(file, stem, strlen(stem)) == 0)
-                t->written = YK_MAX(t->written, strtoll(file + strlen(stem), NULL, 10));
-            free(stem);
-        }
-    if (t->saved.step > 0 && t->saved.step % t->epoch_steps == 0 && epoch > t->written) {
-        char *stem = stem_of(j->id), *name = yk_xasprintf("%s%lld", stem, (long long)epoch);
-        t->written = epoch;
-        free(stem);
-        jobs_train_export(s, j, name, true, on_written);
-    }
+    t->held = YK_MAX(t->held, t->judged);
+    if (t->written <= t->judged) /* yoked may have been started again: what is there need not be written */
+        t->written = t->held = count_files(s, j->id, t->judged);
+    while ((t->written + 1) * t->epoch_steps <= t->saved.step)
+        write_epoch(s, j, t->written + 1);
     ask(s, j);
+}
+
+struct told_epoch {
+    struct sched *s;
+    int64_t job, epoch;
+};
+
+/* The verdict is in the database: now the model that it is of may go. */
+static void on_told(void *arg)
+{
+    struct told_epoch *e = arg;
+    struct job *j = jobs_find(e->s, e->job);
+    if (j && j->training->judging == e->epoch)
+        passed(e->s, j, e->epoch);
+    free(e);
 }
 
 void jobs_judge_done(struct sched *s, struct generation *g, const struct wire_judged *m)
@@ -170,7 +233,11 @@ void jobs_judge_done(struct sched *s, struct generation *g, const struct wire_ju
             .correct = m->correct,
             .loss = m->loss,
             .ms = m->ms};
+        struct told_epoch *e = yk_xalloc(sizeof *e);
+        *e = (struct told_epoch){s, j->id, m->epoch};
         store_put_epoch(s->store, &row);
+        store_flush(s->store, on_told, e);
+        return;
     }
     passed(s, j, m->epoch);
 }

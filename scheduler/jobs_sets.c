@@ -166,7 +166,7 @@ bool jobs_sets_is_file(const char *file)
 
 struct committing {
     struct sched *s;
-    int64_t job, step;
+    int64_t job, step, before; /* before: the set in front of it, which stays */
 };
 
 void jobs_sets_drop(struct sched *s, int64_t job, int64_t from, int64_t before)
@@ -183,10 +183,28 @@ void jobs_sets_drop(struct sched *s, int64_t job, int64_t from, int64_t before)
     }
 }
 
+/* What no restart needs any more: sets older than this one, but for those of epochs that are not judged yet. */
+static void drop_older(struct sched *s, struct job *j, int64_t before)
+{
+    const struct training *t = j->training;
+    int64_t from = 0, each = t->epoch_steps;
+    for (int64_t step = each; each > 0 && step < before; step += each) {
+        if (!jobs_judge_needs(t, step))
+            continue;
+        store_remove_checkpoints(s->store, j->id, from, step);
+        jobs_sets_drop(s, j->id, from, step);
+        from = step + 1;
+    }
+    store_remove_checkpoints(s->store, j->id, from, before);
+    jobs_sets_drop(s, j->id, from, before);
+}
+
 static void committed(void *arg)
 {
     struct committing *c = arg;
     struct job *j = jobs_find(c->s, c->job);
+    if (j)
+        drop_older(c->s, j, c->before);
     if (j && j->training->saved.step == c->step) {
         j->dirty = true;
         jobs_train_finish(c->s, j);
@@ -211,14 +229,12 @@ static void commit(struct sched *s, struct generation *g, struct training_set *s
         bytes += t->saved.kept[i].bytes;
     training_set_write(&t->saved, t->model, &text);
     struct committing *c = yk_xalloc(sizeof *c);
-    *c = (struct committing){s, j->id, t->saved.step};
+    *c = (struct committing){s, j->id, t->saved.step, before};
     store_put_checkpoint(s->store, j->id, t->saved.step, bytes, (char *)text.data, committed, c);
-    store_remove_checkpoints(s->store, j->id, 0, before);
     yk_buf_free(&text);
     jobs_event(s, j->id, "checkpoint", "step %lld is safe: %.1f MB of %d agents", (long long)t->saved.step,
         (double)bytes / 1e6, sched_stage_agents(g));
     jobs_judge_look(s, j);
-    jobs_sets_drop(s, j->id, 0, before);
     jobs_drained(s, j);
 }
 

@@ -135,15 +135,46 @@ static yk_err load_set(struct sched *s, struct job *j, struct yk_diag *why)
     struct found_set f = {j, YK_OK, why};
     store_load_checkpoint(s->store, j->id, t->below ? t->below : INT64_MAX, on_set, &f);
     if (!f.err)
-        f.err = jobs_sets_use(s, j, why);
+        f.err = jobs_sets_use(s, j, &t->saved, true, why);
     return f.err;
+}
+
+struct exact_set {
+    struct training *t;
+    int64_t step;
+    struct training_set *out;
+    yk_err err;
+    struct yk_diag *why;
+};
+
+static void on_exact(void *arg, int64_t step, int64_t bytes, const char *parts)
+{
+    struct exact_set *e = arg;
+    (void)bytes;
+    if (step != e->step)
+        return;
+    e->err = training_set_read(parts, e->t->model, e->out, e->why);
+    e->out->step = step;
+}
+
+yk_err jobs_train_set_of(struct sched *s, struct job *j, int64_t step, struct training_set *out, struct yk_diag *why)
+{
+    struct exact_set e = {j->training, step, out, YK_NOTFOUND, why};
+    *out = (struct training_set){0};
+    yk_fail(why, YK_NOTFOUND, "its set is gone");
+    store_load_checkpoint(s->store, j->id, step + 1, on_exact, &e);
+    if (!e.err)
+        e.err = jobs_sets_use(s, j, out, false, why);
+    if (e.err)
+        training_set_free(out);
+    return e.err;
 }
 
 void jobs_train_resume(struct sched *s, struct job *j)
 {
     struct training *t = j->training;
     struct yk_diag why = {0};
-    yk_err err = t->saved.step ? jobs_sets_use(s, j, &why) : YK_OK;
+    yk_err err = t->saved.step ? jobs_sets_use(s, j, &t->saved, true, &why) : YK_OK;
     if (err)
         jobs_sets_remove(s, j, why.text);
     if (t->saved.step == 0) { /* a restart of yoked, or the first plan */
@@ -219,12 +250,13 @@ static void export_done(void *arg)
     free(e);
 }
 
-void jobs_train_export(struct sched *s, struct job *j, char *file, bool hashed, jobs_on_exported fn)
+void jobs_train_export(
+    struct sched *s, struct job *j, const struct training_set *set, char *file, bool hashed, jobs_on_exported fn)
 {
-    struct training *t = j->training;
+    const struct training *t = j->training;
     const struct model *m = sched_model_find(s, j->model);
     struct exporting *e = yk_xalloc(sizeof *e);
-    size_t n = (size_t)t->saved.n_kept + 1;
+    size_t n = (size_t)set->n_kept + 1;
     *e = (struct exporting){.s = s,
         .job = j->id,
         .file = file,
@@ -237,8 +269,8 @@ void jobs_train_export(struct sched *s, struct job *j, char *file, bool hashed, 
         memcpy(e->blob, m->blob_hash, sizeof e->blob);
     else
         e->err = yk_fail(&e->why, YK_NOTFOUND, "the model is gone");
-    for (int32_t i = 0; i < t->saved.n_kept; i++) {
-        const struct training_kept *k = &t->saved.kept[i];
+    for (int32_t i = 0; i < set->n_kept; i++) {
+        const struct training_kept *k = &set->kept[i];
         const uint8_t *data = NULL;
         if (k->slot >= 0)
             continue;
@@ -278,7 +310,7 @@ void jobs_train_finish(struct sched *s, struct job *j)
         !jobs_judge_all(t))
         return;
     t->exporting = true;
-    jobs_train_export(s, j, yk_xasprintf("job-%lld.onnx", (long long)j->id), false, finished);
+    jobs_train_export(s, j, &t->saved, yk_xasprintf("job-%lld.onnx", (long long)j->id), false, finished);
 }
 
 /* ---- steps ---- */

@@ -166,11 +166,14 @@ void jobs_train_started(struct sched *s, struct job *j, const struct wire_run_st
 void jobs_train_step(struct sched *s, struct generation *g, const struct wire_step *m);
 void jobs_train_bad(struct sched *s, struct generation *g, struct fleet_agent *a, const struct wire_bad *m);
 void jobs_train_norms(struct sched *s, struct generation *g, struct fleet_agent *a, const struct wire_norms *m);
-/* The model with the newest set into a file of the blobs' folder, with its SHA-256 if that is wanted; fn comes once,
- * later. Takes file. */
+/* The model with a set into a file of the blobs' folder, with its SHA-256 if that is wanted; fn comes once, later.
+ * Takes file; its set's tensors stay in the index until then. */
 typedef void (*jobs_on_exported)(
     struct sched *s, int64_t job, yk_err err, const char *why, const char *file, const char *hash);
-void jobs_train_export(struct sched *s, struct job *j, char *file, bool hashed, jobs_on_exported fn);
+void jobs_train_export(
+    struct sched *s, struct job *j, const struct training_set *set, char *file, bool hashed, jobs_on_exported fn);
+/* The set behind exactly this step, out of the store. Errors: YK_NOTFOUND, YK_IO, YK_FORMAT. */
+yk_err jobs_train_set_of(struct sched *s, struct job *j, int64_t step, struct training_set *out, struct yk_diag *why);
 void jobs_train_end(struct sched *s, struct job *j);    /* what only an open training needs goes */
 void jobs_train_finish(struct sched *s, struct job *j); /* if its last step is done and safe */
 
@@ -179,7 +182,8 @@ void jobs_judge_look(
     struct sched *s, struct job *j); /* a set is safe, or the job runs: there may be something to judge */
 void jobs_judge_done(struct sched *s, struct generation *g, const struct wire_judged *m);
 void jobs_judge_tick(struct sched *s);
-bool jobs_judge_all(const struct training *t); /* nothing is left to judge */
+bool jobs_judge_all(const struct training *t);                 /* nothing is left to judge */
+bool jobs_judge_needs(const struct training *t, int64_t step); /* the set behind it: an epoch's that is not told yet */
 void jobs_judge_drop(struct sched *s, int64_t job);
 
 /* ---- jobs_sets.c: checkpoint sets ---- */
@@ -196,8 +200,10 @@ yk_err jobs_sets_part(
     struct sched *s, struct generation *g, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink);
 
 /* ---- jobs_damage.c: sets and content that are not what was written ---- */
-/* Its tensors are found in its own files. Errors: YK_NOTFOUND, YK_IO name what is not there. */
-yk_err jobs_sets_use(struct sched *s, struct job *j, struct yk_diag *why);
+/* The tensors of a set are found: own: in its own files, for those of newer sets can go. Errors: YK_NOTFOUND, YK_IO
+ * name what is not there. */
+yk_err jobs_sets_use(
+    struct sched *s, const struct job *j, const struct training_set *set, bool own, struct yk_diag *why);
 /* The newest set and what is newer go; the next resume takes an older one, or begins again. */
 void jobs_sets_remove(struct sched *s, struct job *j, const char *why);
 /* The newest set could not be used, maybe because of the set: if its bytes are others than were written it is removed

@@ -62,6 +62,7 @@ struct training {
     int64_t judged;                              /* epochs, of a training that holds samples out */
     int64_t judging, judge_until_us;             /* the epoch that the source judges; 0: none */
     int64_t written;                             /* epochs whose models are there, or being written */
+    int64_t held; /* epochs whose model or verdict outlives a death of yoked: their sets are not needed for it */
 };
 
 /* The middle of the last steps' times; 0: too few. */
