@@ -178,6 +178,7 @@ struct pipeline {
     struct span_log *spans; /* spans.c; NULL until there is one */
     struct source_run *run; /* source.c */
     int64_t used_us;
+    int64_t turn_us; /* runner.c: of the agent's time when it has had its part */
 };
 
 struct pipeline *pipeline_find(struct agent *a, int64_t generation);

@@ -31,6 +31,7 @@ struct runner {
     struct net_timer *pad;
     int64_t busy_us, since_us, opened_us;
     int64_t idle_us; /* when the last run ended */
+    int64_t turn_us; /* of the pipeline that ran last, before that */
 };
 
 void runner_open(struct agent *a)
@@ -170,6 +171,7 @@ static void finish(struct agent *a)
         memcpy(out->t, r->out_t, (size_t)s->n_out * sizeof *out->t);
     note(r, now);
     r->idle_us = now;
+    p->turn_us = r->turn_us + (now - r->began_us);
     r->busy = false;
     r->stage = NULL;
     r->in = NULL;
@@ -344,27 +346,47 @@ static struct out_slot *free_out(struct stage *s, int64_t microbatch)
     return NULL;
 }
 
+/* The stage of p that is next, and its microbatch; -1: none can run. */
+static int next_stage(struct pipeline *p, int64_t *microbatch)
+{
+    int at = -1;
+    for (int i = 0; p->state == PIPELINE_READY && i < p->n_stages; i++) {
+        int64_t m = runnable(&p->stages[i]);
+        if (free_out(&p->stages[i], m) &&
+            (at < 0 || m < *microbatch || (m == *microbatch && p->stages[i].index > p->stages[at].index))) {
+            at = i;
+            *microbatch = m;
+        }
+    }
+    return at;
+}
+
+/* Pipelines have equal parts of the time: the one that had least goes first. Who could not run meanwhile saves nothing
+ * up by that.
+ * Source: P. Goyal, H. M. Vin, H. Cheng, Start-time fair queuing, SIGCOMM 1996. */
 void runner_kick(struct agent *a)
 {
     struct runner *r = a->runner;
-    for (struct pipeline *p = a->pipelines; p && !r->busy && !r->handing_over && !a->closing; p = p->next) {
+    while (!r->busy && !r->handing_over && !a->closing) {
+        struct pipeline *next = NULL;
+        int64_t microbatch = 0, m = 0, first = 0;
         int at = -1;
-        int64_t lowest = -1;
-        if (p->state != PIPELINE_READY)
-            continue;
-        for (int i = 0; i < p->n_stages; i++) {
-            int64_t m = runnable(&p->stages[i]);
-            if (free_out(&p->stages[i], m) &&
-                (at < 0 || m < lowest || (m == lowest && p->stages[i].index > p->stages[at].index))) {
-                at = i;
-                lowest = m;
-            }
+        for (struct pipeline *p = a->pipelines; p; p = p->next) {
+            int64_t turn = YK_MAX(p->turn_us, r->turn_us);
+            int stage = next && turn >= first ? -1 : next_stage(p, &m);
+            if (stage < 0)
+                continue;
+            next = p;
+            at = stage;
+            microbatch = m;
+            first = turn;
         }
-        if (at >= 0) {
-            struct out_slot *out = free_out(&p->stages[at], lowest);
-            r->slot = (int)(out - p->stages[at].outs);
-            start(a, &p->stages[at], at, lowest, out);
-        }
+        if (!next)
+            return;
+        struct out_slot *out = free_out(&next->stages[at], microbatch);
+        r->slot = (int)(out - next->stages[at].outs);
+        r->turn_us = first;
+        start(a, &next->stages[at], at, microbatch, out);
     }
 }
 

@@ -1,5 +1,6 @@
-/* The compute queue of an agent: one stage run at a time on the runner worker, oldest generation first, then lowest
- * microbatch, then the later stage (so that a microbatch leaves before the next enters). */
+/* The compute queue of an agent: one stage run at a time on the runner worker. Generations have equal parts of the
+ * time; of one it is the lowest microbatch first, then the later stage (so that a microbatch leaves before the next
+ * enters). */
 #ifndef YK_RUNNER_H
 #define YK_RUNNER_H
 
