@@ -15,7 +15,8 @@
 #include <string.h>
 
 #define ID_BYTES 16
-#define IDLE_US 2000000 /* a pipeline that rested so long goes at a memory warning */
+#define OVERHEAD_BYTES ((int64_t)16 << 20) /* of an agent, beside what is planned */
+#define IDLE_US 2000000                    /* a pipeline that rested so long goes at a memory warning */
 
 /* Made once, kept in storage: a device stays itself over restarts. */
 static void take_identity(struct agent *a)
@@ -38,6 +39,14 @@ static void take_identity(struct agent *a)
             log_warn("the identity is not kept: %s", why.text);
     }
     yk_hex(raw, ID_BYTES, a->id); /* lower case, whatever the file had */
+}
+
+/* Three quarters of what is there; where that is little, so much that a run, which takes up to a tenth and 16 MiB more
+ * than is planned, stays below it. */
+static int64_t default_memory(int64_t available)
+{
+    int64_t small = YK_MAX((available - OVERHEAD_BYTES) / 11 * 10, available / 4);
+    return YK_MIN(available / 4 * 3, small);
 }
 
 static void take_config(struct agent *a, const struct agent_config *c)
@@ -69,7 +78,7 @@ static void take_config(struct agent *a, const struct agent_config *c)
     a->data_roots = yk_xalloc(((size_t)n + 1) * sizeof *a->data_roots);
     for (int i = 0; i < n; i++)
         a->data_roots[i] = yk_xstrdup(c->data_roots[i]);
-    a->memory_bytes = c->memory_bytes > 0 ? c->memory_bytes : machine_memory_available("") / 4 * 3;
+    a->memory_bytes = c->memory_bytes > 0 ? c->memory_bytes : default_memory(machine_memory_available(""));
     if (a->emulate && a->emulate->memory_bytes > 0)
         a->memory_bytes =
             a->memory_bytes > 0 ? YK_MIN(a->memory_bytes, a->emulate->memory_bytes) : a->emulate->memory_bytes;

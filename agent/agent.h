@@ -18,7 +18,7 @@ struct agent_config {
     const char *listen_url; /* ... and/or is dialled here, for control and data; default "tcp://127.0.0.1:0" for data */
     const char *name;       /* NULL: from the identity */
     const char *class_name; /* phone | workstation | cloud; NULL: workstation */
-    int64_t memory_bytes;   /* budget; 0: three quarters of what is available */
+    int64_t memory_bytes;   /* budget; 0: three quarters of what is available, less if that is little */
     int threads;            /* 0: all cores */
     bool threaded;          /* false: no threads at all (virtual time, wasm) */
     const char *backend;    /* "auto", "ref", "blas", "/path/plugin.so", ...; several with commas */

@@ -3,6 +3,7 @@
 #include "agent/control.h"
 #include "agent/machine.h"
 #include "agent/peer.h"
+#include "agent/probe.h"
 #include "common/hash.h"
 #include "common/probe_end.h"
 
@@ -126,6 +127,7 @@ bool link_adopt(struct agent *a, struct chan *c, const struct wire_hello *h)
         l->served = e;
         l->n_served++;
         e->end = probe_end_open(a->net, c, machine_cpu_us, &on_served, e);
+        probe_end_room(e->end, probe_room(a->memory_bytes) / 2);
         e->timer = net_timer(a->net, 4 * PROBE_END_BUDGET_MS * 1000 + GRACE_US, on_served_timer, e);
         return true;
     }
@@ -296,6 +298,7 @@ static void on_dialled(void *arg, yk_err err, struct net_conn *conn, const char 
     }
     struct chan *c = chan_open(conn, &nobody, NULL); /* no callback runs before the next line */
     p->end = probe_end_open(p->agent->net, c, machine_cpu_us, &on_prober, p);
+    probe_end_room(p->end, probe_room(p->agent->memory_bytes) / 2);
     peer_hello(p->agent, c, "probe", p->w->ticket);
     ping(p);
 }

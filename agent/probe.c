@@ -1,5 +1,6 @@
 #include "agent/probe.h"
 
+#include "agent/machine.h"
 #include "common/hash.h"
 #include "common/json.h"
 #include "kernels/profile.h"
@@ -91,6 +92,13 @@ static void remember(struct agent *a)
     yk_buf_free(&buf);
 }
 
+int64_t probe_room(int64_t memory_bytes)
+{
+    int64_t free_bytes = machine_memory_available("");
+    int64_t room = free_bytes > 0 ? free_bytes : PROFILE_DEVICE_BYTES * 2;
+    return (memory_bytes > 0 ? YK_MIN(room, memory_bytes) : room) / 2;
+}
+
 struct probing {
     struct agent *agent;
     void (*done)(struct agent *a);
@@ -103,7 +111,8 @@ static void measure_run(void *arg)
     struct probing *p = arg;
     struct agent *a = p->agent;
     for (int i = 0; !p->recalled && i < a->backends.n && !a->stop; i++)
-        profile_device(a->backends.at[i], &p->speeds[i].gflops, &p->speeds[i].gbytes_per_s);
+        profile_device(
+            a->backends.at[i], probe_room(a->memory_bytes), &p->speeds[i].gflops, &p->speeds[i].gbytes_per_s);
 }
 
 static void measure_done(void *arg)

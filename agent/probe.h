@@ -12,4 +12,8 @@ void probe_model(struct agent *a, struct wire_msg *msg); /* a profile command; t
  * digits. */
 void probe_key(struct agent *a, char out[17]);
 
+/* What measuring may take: half of what is free here, within the limits of this process's cgroups, and of the budget
+ * (0: none). */
+int64_t probe_room(int64_t memory_bytes);
+
 #endif

@@ -266,7 +266,7 @@ static void measure_run(void *arg)
     struct times *t = arg;
     double budget = t->w->budget_ms > 0 ? (double)t->w->budget_ms : BUDGET_MS;
     t->err = profile_graph(t->graph, &t->agent->backends, t->w->sizes.at, (int)t->w->sizes.n, t->others, t->w->training,
-        budget, &t->agent->stop, on_entry, t, &t->why);
+        budget, probe_room(t->agent->memory_bytes), &t->agent->stop, on_entry, t, &t->why);
 }
 
 static void set_key(struct times *t)

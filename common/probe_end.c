@@ -23,7 +23,7 @@ struct probe_end {
     uint8_t *scratch; /* what is sent and where it is received: nobody reads it */
 
     bool sending, send_over; /* over: no more pieces, some may be unacknowledged */
-    int64_t window, flying, sent, budget_bytes, deadline_us, base_us;
+    int64_t window_max, window, flying, sent, budget_bytes, deadline_us, base_us;
     struct mark asked[MARKS]; /* when the pieces that fly were sent */
     int first_asked, n_asked;
 
@@ -126,7 +126,7 @@ static yk_err on_ack(struct probe_end *e, int64_t bytes)
     e->flying -= bytes;
     e->base_us = YK_MIN(e->base_us, took);
     if (took < 4 * e->base_us + 20000)
-        e->window = YK_MIN(e->window + bytes, WINDOW_MAX);
+        e->window = YK_MIN(e->window + bytes, e->window_max);
     send_more(e);
     return YK_OK;
 }
@@ -232,6 +232,7 @@ struct probe_end *probe_end_open(
     e->cpu = cpu_us;
     e->on = on;
     e->arg = arg;
+    e->window_max = WINDOW_MAX;
     e->scratch = yk_xalloc((size_t)PIECE_MAX);
     chan_trust(c);
     chan_set(c, &on_end, e);
@@ -245,6 +246,11 @@ void probe_end_close(struct probe_end *e)
     chan_close(e->chan, false);
     free(e->scratch);
     free(e);
+}
+
+void probe_end_room(struct probe_end *e, int64_t bytes)
+{
+    e->window_max = YK_MIN(YK_MAX(bytes, (int64_t)WINDOW_FIRST), WINDOW_MAX);
 }
 
 struct chan *probe_end_chan(struct probe_end *e)

@@ -21,6 +21,7 @@ struct probe_end *probe_end_open(
     struct net *net, struct chan *c, int64_t (*cpu_us)(void), const struct probe_end_on *on, void *arg);
 void probe_end_close(struct probe_end *e); /* no callback runs afterwards */
 struct chan *probe_end_chan(struct probe_end *e);
+void probe_end_room(struct probe_end *e, int64_t bytes); /* what is sent and not acknowledged stays below it */
 
 void probe_end_receive(struct probe_end *e, const char *dir); /* counts anew */
 void probe_end_send(struct probe_end *e, int64_t budget_ms, int64_t budget_bytes);

@@ -91,6 +91,7 @@ struct bed {
     const struct graph *g;
     const struct shapes *shapes;
     bool vary; /* weights change between runs */
+    bool cold; /* timed in one form only, with nothing of it in the caches; its host copies go early */
     int32_t node;
     int32_t in[OP_MAX_IN], out[OP_MAX_OUT], n_in, n_out;
     void *host[OP_MAX_IN]; /* contents of in */
@@ -233,6 +234,10 @@ static yk_err time_form(struct bed *b, struct backend *be, const struct backend_
         err = ops->alloc(be, bytes, &buffers[owned]);
         if (!err && owned < b->n_in)
             err = ops->write(be, &buffers[owned], b->host[owned], bytes);
+        if (owned < b->n_in && b->cold) {
+            free(b->host[owned]);
+            b->host[owned] = NULL;
+        }
         pointers[owned] = &buffers[owned];
         if (err)
             break;
@@ -243,8 +248,11 @@ static yk_err time_form(struct bed *b, struct backend *be, const struct backend_
     if (!err)
         err = run_once(be, handle, &run, &first);
     int repeats = quick ? 0 : first > LONG_MS ? 1 : REPEATS;
-    for (; !err && k < repeats; k++)
+    for (; !err && k < repeats; k++) {
+        for (int32_t i = 0; b->cold && ops->host && i < owned; i++)
+            profile_chill(buffers[i].host, shape_bytes(&b->shapes->of[i < b->n_in ? b->in[i] : b->out[i - b->n_in]]));
         err = run_once(be, handle, &run, &ms[k]);
+    }
     out->ms = k > 0 ? median(ms, k) : first;
     for (int32_t i = 0; i < owned; i++)
         ops->free(be, &buffers[i]);
@@ -303,6 +311,7 @@ struct profiler {
     struct memo *memos;
     int n_memos, cap;
     struct yk_buf key;
+    int64_t room; /* bytes that a node may take */
     double deadline;
     const volatile bool *cancel;
     struct op_ctx *ctx;
@@ -335,7 +344,25 @@ static struct memo *memo_of(struct profiler *p, const struct shapes *s, int32_t 
     return NULL;
 }
 
-/* Times a node in every form, unless one like it was. */
+/* What a bed of the node takes, but for what its form wants. */
+static int64_t bed_bytes(const struct graph *g, const struct shapes *s, int32_t node)
+{
+    const struct node *n = &g->nodes[node];
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < n->n_in; i++) {
+        int32_t v = n->in[i];
+        if (v < 0 || listed(n->in, i, v))
+            continue;
+        bool weight = g->values[v].kind == VALUE_WEIGHT;
+        if (!weight || !g->values[v].data)
+            bytes += (weight ? 1 : 2) * YK_MAX(shape_bytes(weight ? &g->values[v].shape : &s->of[v]), 0);
+    }
+    for (int32_t i = 0; i < n->n_out; i++)
+        bytes += n->out[i] >= 0 ? YK_MAX(shape_bytes(&s->of[n->out[i]]), 0) : 0;
+    return bytes;
+}
+
+/* Times a node in every form, unless one like it was, or there is no room for it. */
 static yk_err time_node(struct profiler *p, const struct shapes *s, int32_t node, int64_t size, struct yk_diag *why)
 {
     uint64_t hash;
@@ -364,11 +391,15 @@ static yk_err time_node(struct profiler *p, const struct shapes *s, int32_t node
     int n = backends_forms(p->backends, p->ctx, forms, FORMS_MAX);
     bool heavy = op_flops(p->ctx) > REF_FLOPS;
     struct bed bed;
+    int64_t bytes = bed_bytes(p->g, s, node);
+    if (bytes > p->room)
+        n = 0;
     yk_err err = n > 0 ? bed_init(&bed, p->g, s, node, p->training) : YK_OK;
     for (int i = 0; !err && i < n; i++) {
         struct backend_form form;
         struct backend *be = backends_form_find(p->backends, p->ctx, forms[i].name, &form);
-        if (!be || (heavy && i > 0 && !strcmp(be->ops->name, "ref")))
+        if (!be || (heavy && i > 0 && !strcmp(be->ops->name, "ref")) ||
+            bytes + form.workspace_bytes + form.packed_bytes > p->room)
             continue;
         m->quick = now_ms() > p->deadline;
         if (time_form(&bed, be, &form, m->quick, &m->timing[m->n], NULL) == YK_OK)
@@ -435,7 +466,7 @@ static yk_err dynamic_entries(struct profiler *p, const struct shapes *s, int64_
         return yk_fail(why, YK_NOMEM, "no memory to profile");
     dynamic_form(p->backends, forms[1]);
     for (int f = 0; f < (strcmp(forms[0], forms[1]) ? 2 : 1) && !err; f++) {
-        err = profile_dynamic(p->g, p->backends, s, sizes, forms[f], ms, why);
+        err = profile_dynamic(p->g, p->backends, s, sizes, forms[f], p->room, ms, why);
         for (int32_t i = 0; i < p->g->n_nodes && !err; i++)
             if (s->dynamic[i]) {
                 struct profile_entry e = {.node = i, .form = forms[f], .size = size, .ms = ms[i]};
@@ -481,11 +512,15 @@ static yk_err profile_size(struct profiler *p, int64_t size, const int64_t *size
 }
 
 yk_err profile_graph(const struct graph *g, struct backends *b, const int64_t *sizes, int n_sizes,
-    const int64_t *others, bool training, double budget_ms, const volatile bool *cancel,
+    const int64_t *others, bool training, double budget_ms, int64_t room_bytes, const volatile bool *cancel,
     void (*fn)(void *arg, const struct profile_entry *e), void *arg, struct yk_diag *why)
 {
-    struct profiler p = {
-        .g = g, .backends = b, .training = training, .deadline = now_ms() + budget_ms, .cancel = cancel};
+    struct profiler p = {.g = g,
+        .backends = b,
+        .training = training,
+        .room = room_bytes > 0 ? room_bytes : INT64_MAX,
+        .deadline = now_ms() + budget_ms,
+        .cancel = cancel};
     int64_t fixed, *dims = yk_try_alloc((size_t)g->n_syms + 1, sizeof(*dims));
     int64_t *order = yk_try_alloc((size_t)n_sizes + 1, sizeof(*order));
     int32_t batch = graph_batch_dim(g, &fixed);
@@ -529,10 +564,9 @@ out:
     return err;
 }
 
-/* ---- the device ---- */
+/* ---- one op ---- */
 
-/* Time of one node of `op` on (n, n) inputs, 0 if the backend cannot. */
-static double time_op(struct backend *b, const char *name, int64_t rows, int64_t cols)
+double profile_op(struct backend *b, const char *name, int64_t n, bool cold, int64_t room_bytes)
 {
     const struct op *op = op_find("", name);
     struct graph *g = op ? graph_open(0) : NULL;
@@ -544,7 +578,7 @@ static double time_op(struct backend *b, const char *name, int64_t rows, int64_t
     struct backend_form form;
     if (!g || !c)
         goto out;
-    struct shape shape = {.dtype = DT_F32, .rank = 2, .dims = {rows, cols}};
+    struct shape shape = {.dtype = DT_F32, .rank = 2, .dims = {n, n}};
     int32_t in[2] = {graph_add_value(g, "a", VALUE_INPUT, DT_F32), graph_add_value(g, "b", VALUE_INPUT, DT_F32)};
     int32_t y = graph_add_value(g, "y", VALUE_NODE, DT_F32);
     if (in[0] < 0 || in[1] < 0 || y < 0)
@@ -558,8 +592,11 @@ static double time_op(struct backend *b, const char *name, int64_t rows, int64_t
     if (graph_add_node(g, "n", op, in, 2, &y, 1) < 0 || shapes_infer(g, NULL, given, &s, NULL))
         goto out;
     shapes_node(g, &s, 0, c);
-    if (b->ops->forms(b, c, &form, 1) == 1) {
-        if (bed_init(&bed, g, &s, 0, false) == YK_OK && time_form(&bed, b, &form, false, &t, NULL) == YK_OK)
+    int64_t bytes = 5 * n * n * (int64_t)sizeof(float); /* three tensors, and both inputs where they are made */
+    if (b->ops->forms(b, c, &form, 1) == 1 && bytes + form.workspace_bytes <= room_bytes) {
+        yk_err err = bed_init(&bed, g, &s, 0, false);
+        bed.cold = cold;
+        if (!err && time_form(&bed, b, &form, false, &t, NULL) == YK_OK)
             ms = t.ms;
         bed_fini(&bed);
     }
@@ -568,57 +605,4 @@ out:
     free(c);
     graph_close(g);
     return ms;
-}
-
-static double copy_gbytes_per_s(void)
-{
-    size_t bytes = 32 << 20;
-    char *a = yk_try_aligned(bytes), *b = yk_try_aligned(bytes);
-    double best = 0;
-    if (a && b) {
-        memset(a, 1, bytes);
-        memset(b, 2, bytes);
-        for (int i = 0; i < 3; i++) {
-            double before = now_ms();
-            memcpy(b, a, bytes);
-            __asm__ __volatile__("" : : "r"(b) : "memory");
-            double ms = now_ms() - before;
-            best = ms > 0 ? YK_MAX(best, 2.0 * (double)bytes / ms / 1e6) : best;
-        }
-    }
-    free(a);
-    free(b);
-    return best;
-}
-
-void profile_device(struct backend *b, double *gflops, double *gbytes_per_s)
-{
-    *gflops = 0;
-    for (int64_t n = 64; n <= 1024; n *= 2) {
-        double ms = time_op(b, "MatMul", n, n);
-        if (ms <= 0)
-            break;
-        *gflops = YK_MAX(*gflops, 2.0 * (double)n * (double)n * (double)n / ms / 1e6);
-        if (ms > 3) /* the next one takes eight times as long */
-            break;
-    }
-    double ms = time_op(b, "Add", 2048, 2048);
-    *gbytes_per_s = ms > 0 ? 3.0 * 4.0 * 2048 * 2048 / ms / 1e6 : b->ops->host ? copy_gbytes_per_s() : 0;
-}
-
-double profile_peak_gflops(void)
-{
-    const struct simd_isa *isa = simd_isa_best();
-    int64_t rounds = 20000;
-    volatile float sink = 0;
-    double best = 0;
-    for (int i = 0; i < 12; i++) {
-        double before = now_ms();
-        sink = sink + isa->peak(rounds);
-        double ms = now_ms() - before;
-        best = ms > 0 ? YK_MAX(best, 24.0 * isa->vl * (double)rounds / ms / 1e6) : best;
-        if (ms < 0.5)
-            rounds *= 2;
-    }
-    return best;
 }

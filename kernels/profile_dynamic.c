@@ -41,7 +41,7 @@ static void largest_inner(void *arg, const struct value *weight)
     b->inner_bytes = YK_MAX(b->inner_bytes, shape_bytes(&weight->shape));
 }
 
-static bool small_enough(const struct bed *b, struct op_ctx *c)
+static bool small_enough(const struct bed *b, struct op_ctx *c, int64_t room_bytes)
 {
     double flops = 0;
     int64_t bytes = 0;
@@ -52,7 +52,8 @@ static bool small_enough(const struct bed *b, struct op_ctx *c)
     for (int32_t v = 0; v < b->g->n_values; v++)
         if (b->g->values[v].kind == VALUE_WEIGHT && !yk_add_i64(bytes, b->g->values[v].bytes, &bytes))
             return false;
-    return flops <= PROFILE_FLOPS && bytes <= PROFILE_WEIGHT_BYTES && b->inner_bytes <= PROFILE_WEIGHT_BYTES;
+    int64_t most = YK_MIN(PROFILE_WEIGHT_BYTES, room_bytes);
+    return flops <= PROFILE_FLOPS && bytes <= most && b->inner_bytes <= most;
 }
 
 static yk_err make_inputs(struct bed *b, struct yk_diag *why)
@@ -79,7 +80,7 @@ static void on_node(void *arg, int32_t node, const char *form, double ms)
 }
 
 yk_err profile_dynamic(const struct graph *g, struct backends *backends, const struct shapes *s, const int64_t *sizes,
-    const char *form, double *ms, struct yk_diag *why)
+    const char *form, int64_t room_bytes, double *ms, struct yk_diag *why)
 {
     size_t n_nodes = (size_t)g->n_nodes + 1;
     struct bed b = {.g = g, .s = s, .ms = ms};
@@ -93,7 +94,7 @@ yk_err profile_dynamic(const struct graph *g, struct backends *backends, const s
     memset(ms, 0, n_nodes * sizeof(*ms) - sizeof(*ms));
     for (int32_t i = 0; i < g->n_nodes; i++)
         node_each_inner_weight(&g->nodes[i], largest_inner, &b);
-    if (err || !small_enough(&b, c) || (err = make_inputs(&b, NULL)))
+    if (err || !small_enough(&b, c, room_bytes / 4) || (err = make_inputs(&b, NULL)))
         goto out;
     for (int32_t i = 0; i < g->n_nodes; i++)
         b.forms[i] = s->dynamic[i] ? form : NULL;
@@ -104,7 +105,7 @@ yk_err profile_dynamic(const struct graph *g, struct backends *backends, const s
         .weight = make_weight,
         .inner_weight = make_inner,
         .weight_arg = &b,
-        .heap_limit = PROFILE_HEAP_BYTES,
+        .heap_limit = YK_MIN(PROFILE_HEAP_BYTES, room_bytes / 2),
         .step_limit = PROFILE_STEPS,
         .time_limit_ms = PROFILE_RUN_MS};
     b.inner = yk_try_alloc((size_t)b.inner_bytes + 1, 1);

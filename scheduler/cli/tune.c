@@ -277,7 +277,7 @@ static yk_err measure(struct tune *t, struct yk_diag *why)
     const struct graph *g = t->l->graph;
     int64_t size = t->l->batch_dim >= 0 ? t->l->sizes[t->l->batch_dim] : YK_MAX(t->l->fixed_batch, 1);
     yk_err err = profile_graph(
-        g, &t->l->backends, &size, 1, t->l->sizes, t->training != NULL, BUDGET_MS, NULL, on_entry, t, why);
+        g, &t->l->backends, &size, 1, t->l->sizes, t->training != NULL, BUDGET_MS, 0, NULL, on_entry, t, why);
     if (err)
         return err;
     /* What is best alone need not be in company. */

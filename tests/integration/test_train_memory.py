@@ -67,3 +67,30 @@ def test_limited_to_its_plan():
             t.fleet.kill("b")
         finally:
             limit.end()
+
+
+def test_little_memory():
+    """An agent that may have 40 MiB joins, is measured, and gets what fits: it is never killed."""
+    if not os.access(ROOT / "cgroup.procs", os.W_OK):
+        raise Skip("no memory cgroups of version 1 that this user may use")
+    with Trainings(["a"], momentum=0.9) as t:
+        limit = Limit(40 << 20)
+        try:
+            agent = limit.start(lambda: t.fleet.agent("b", wait=False))
+            t.fleet.wait_links(("a", "b"), ("b", "a"))
+            joined = limit.peak()
+            room = next(a["memory_bytes"] for a in t.fleet.list("agents") if a["name"] == "b")
+            assert 1e6 < room < 24e6, room
+            for shape in ({"microbatch": 1024, "batch": 1024}, {"microbatch": 256, "batch": 512}, {}):
+                status, plan = t.fleet.request("POST", "/v1/plan", {**t.request(), **shape})
+                assert status == 200, plan
+                assert all(s["memory_bytes"] <= room for p in plan["pipelines"] for s in p["stages"] if s["agent"] == "b"), plan
+            t.wait(t.submit(t.cut("ab", [t.forward // 2])))
+            half = {**t.cut("ba", [t.forward // 2]), "microbatch": 1024}  # more than it has: refused, and not tried
+            status, answer = t.fleet.request("POST", "/v1/plan", {**t.request(plan=half), "microbatch": 1024, "batch": 1024})
+            assert status == 400 and "agent b" in answer["text"] and "its limit" in answer["text"], answer
+            print(f"    budget {room / 1e6:.1f} MB, peak {joined / 1e6:.1f} MB when joined, {limit.peak() / 1e6:.1f} MB in the end")
+            assert agent.poll() is None and limit.kills() == 0, limit.kills()
+            t.fleet.kill("b")
+        finally:
+            limit.end()

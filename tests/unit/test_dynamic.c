@@ -638,7 +638,8 @@ static void profiles(void **state)
     int64_t size = 1;
     make_island(&b);
     struct graph *g = accept(&h, &b);
-    assert_int_equal(profile_graph(g, &backends, &size, 1, NULL, false, 2000, &cancel, on_profile, &seen, &why), YK_OK);
+    assert_int_equal(
+        profile_graph(g, &backends, &size, 1, NULL, false, 2000, 0, &cancel, on_profile, &seen, &why), YK_OK);
     assert_true(!seen.generic[0] && seen.own[0]);
     for (int32_t i = 1; i < g->n_nodes; i++)
         assert_true(seen.generic[i] + seen.own[i] > 0);
@@ -647,7 +648,8 @@ static void profiles(void **state)
     make_endless(&b, true); /* ends at the profile's limits, without a time */
     g = accept(&h, &b);
     memset(&seen, 0, sizeof seen);
-    assert_int_equal(profile_graph(g, &backends, &size, 1, NULL, false, 2000, &cancel, on_profile, &seen, &why), YK_OK);
+    assert_int_equal(
+        profile_graph(g, &backends, &size, 1, NULL, false, 2000, 0, &cancel, on_profile, &seen, &why), YK_OK);
     assert_int_equal(seen.generic[1], 1);
     drop(&h);
 }

@@ -510,7 +510,10 @@ static void set_of_backends(void **state)
 }
 
 struct profiled {
-    int count;
+    int count, at_largest;
+    const struct shapes *shapes; /* of the largest size; NULL: not looked at */
+    const struct graph *g;
+    int64_t room, largest;
     uint8_t seen[512];
     bool ordered;
     int64_t last_size;
@@ -525,6 +528,14 @@ static void on_entry(void *arg, const struct profile_entry *p)
     assert_non_null(strchr(p->form, '@'));
     s->ordered = s->ordered && p->size >= s->last_size;
     s->last_size = p->size;
+    if (!s->shapes || p->size != s->largest)
+        return;
+    const struct node *n = &s->g->nodes[p->node]; /* what the node cannot do without fits */
+    int64_t bytes = p->workspace_bytes + p->packed_bytes + shape_bytes(&s->shapes->of[n->out[0]]);
+    for (int32_t i = 0; i < n->n_in; i++)
+        bytes += s->g->values[n->in[i]].kind == VALUE_NODE ? shape_bytes(&s->shapes->of[n->in[i]]) : 0;
+    assert_true(bytes <= s->room);
+    s->at_largest++;
 }
 
 static void profiles_every_node(void **state)
@@ -535,24 +546,49 @@ static void profiles_every_node(void **state)
     struct yk_diag why = {""};
     int64_t sizes[] = {4, 1};
     volatile bool cancel = false;
-    assert_int_equal(profile_graph(g, &backends, sizes, 2, NULL, false, 2000, &cancel, on_entry, &s, &why), YK_OK);
+    assert_int_equal(profile_graph(g, &backends, sizes, 2, NULL, false, 2000, 0, &cancel, on_entry, &s, &why), YK_OK);
     for (int32_t i = 0; i < g->n_nodes; i++)
         assert_true(s.seen[i]);
     assert_true(s.ordered && s.last_size == 4);
     assert_true(s.count >= 2 * g->n_nodes);
     struct profiled once = {.ordered = true};
-    assert_int_equal(profile_graph(g, &backends, sizes, 2, NULL, false, 0, &cancel, on_entry, &once, &why), YK_OK);
+    assert_int_equal(profile_graph(g, &backends, sizes, 2, NULL, false, 0, 0, &cancel, on_entry, &once, &why), YK_OK);
     assert_int_equal(once.last_size, 1);
     cancel = true;
     assert_int_equal(
-        profile_graph(g, &backends, sizes, 2, NULL, false, 2000, &cancel, on_entry, &once, &why), YK_CANCELED);
+        profile_graph(g, &backends, sizes, 2, NULL, false, 2000, 0, &cancel, on_entry, &once, &why), YK_CANCELED);
     double gflops, gbytes;
     for (int i = 0; i < backends.n; i++) {
-        profile_device(backends.at[i], &gflops, &gbytes);
+        profile_device(backends.at[i], 256 << 10, &gflops, &gbytes); /* of little memory: smaller, and measured */
+        assert_true(gflops > 0.001 && gbytes > 0.01);
+        profile_device(backends.at[i], PROFILE_DEVICE_BYTES, &gflops, &gbytes);
         if (backends.at[i]->ops == &backend_blas)
             assert_true(gflops > 0.5);
         assert_true(gbytes > 0.1);
     }
+    graph_close(g);
+}
+
+/* With little room every node has its times of the small size, and none is tried that takes more. */
+static void profiles_within_its_room(void **state)
+{
+    (void)state;
+    struct graph *g = cnn();
+    struct shapes shapes;
+    struct yk_diag why = {""};
+    int64_t sizes[] = {1, 256}, big[4] = {256, 256, 256, 256}, largest = 0;
+    assert_int_equal(shapes_infer(g, big, NULL, &shapes, &why), YK_OK);
+    for (int32_t v = 0; v < g->n_values; v++)
+        largest = YK_MAX(largest, g->values[v].kind == VALUE_NODE ? shape_bytes(&shapes.of[v]) : 0);
+    struct profiled all = {.ordered = true, .g = g, .shapes = &shapes, .room = INT64_MAX, .largest = 256};
+    struct profiled few = {.ordered = true, .g = g, .shapes = &shapes, .room = largest, .largest = 256};
+    assert_int_equal(profile_graph(g, &backends, sizes, 2, NULL, false, 1e9, 0, NULL, on_entry, &all, &why), YK_OK);
+    assert_int_equal(
+        profile_graph(g, &backends, sizes, 2, NULL, false, 1e9, few.room, NULL, on_entry, &few, &why), YK_OK);
+    assert_true(few.at_largest > 0 && few.at_largest < all.at_largest);
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        assert_true(few.seen[i] && all.seen[i]);
+    shapes_fini(&shapes);
     graph_close(g);
 }
 
@@ -625,6 +661,7 @@ int main(void)
         cmocka_unit_test(cancels),
         cmocka_unit_test(set_of_backends),
         cmocka_unit_test(profiles_every_node),
+        cmocka_unit_test(profiles_within_its_room),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -330,11 +330,11 @@ static void profiles_name_its_forms(void **state)
     int64_t size = 2;
     (void)state;
     assert_int_equal(backends_open_with(OBJECT("example"), &c, pool, &b, NULL), YK_OK);
-    assert_int_equal(profile_graph(g, &b, &size, 1, NULL, false, 1e9, NULL, on_entry, &seen, NULL), YK_OK);
+    assert_int_equal(profile_graph(g, &b, &size, 1, NULL, false, 1e9, 0, NULL, on_entry, &seen, NULL), YK_OK);
     assert_int_equal(seen.device, 4);
     plugin_take_out(b.at[0], "for a test");
     seen = (struct seen){0, 0};
-    assert_int_equal(profile_graph(g, &b, &size, 1, NULL, false, 1e9, NULL, on_entry, &seen, NULL), YK_OK);
+    assert_int_equal(profile_graph(g, &b, &size, 1, NULL, false, 1e9, 0, NULL, on_entry, &seen, NULL), YK_OK);
     assert_int_equal(seen.device, 0);
     assert_int_equal(seen.ref, g->n_nodes);
     backends_close(&b);

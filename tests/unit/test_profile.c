@@ -61,7 +61,7 @@ static void training_packs_in_each_run(void **state)
         fail_msg("%s", why.text);
     for (int training = 0; training < 2; training++) {
         seen[training] = (struct seen){.g = g, .shapes = &shapes, .b = &b, .training = training};
-        if (profile_graph(g, &b, sizes, 1, sizes, training, 0, NULL, on_entry, &seen[training], &why))
+        if (profile_graph(g, &b, sizes, 1, sizes, training, 0, 0, NULL, on_entry, &seen[training], &why))
             fail_msg("%s", why.text);
         assert_true(seen[training].entries >= g->n_nodes);
     }
