@@ -45,7 +45,7 @@ static void move_done(void *arg)
     u->done = u->half[0].next = u->half[1].next = 0;
     u->step++;
     if (u->err && p->state == PIPELINE_READY)
-        pipeline_fail(p, u->first->index, "", u->err, "step %lld: %s", (long long)u->step - 1, u->why.text);
+        pipeline_fail(p, u->first->index, "", u->err, "step %lld: %s", (long long)u->step, u->why.text);
     if (p->state != PIPELINE_READY || !training_tell_weights(u))
         training_maybe_hold(u);
     pipeline_release(p);
@@ -91,8 +91,8 @@ static void fold_done(void *arg)
         }
         struct wire_norms w = {.generation = p->generation, .step = u->step, .values = {values, n}, .sums = {sums, n}};
         if (control_send(p->agent, WIRE_TYPE_norms, &w) != YK_OK)
-            pipeline_fail(
-                p, u->first->index, "", YK_CLOSED, "the norm of step %lld cannot be told to yoked", (long long)u->step);
+            pipeline_fail(p, u->first->index, "", YK_CLOSED, "the norm of step %lld cannot be told to yoked",
+                (long long)u->step + 1);
         free(values);
         free(sums);
     }

@@ -348,6 +348,13 @@ void jobs_train_started(struct sched *s, struct job *j, const struct wire_run_st
     jobs_train_finish(s, j); /* yoked may have ended between the last set and this */
 }
 
+static const char *mend(const struct bad *b, bool clip)
+{
+    if (b->of_data)
+        return "look at the samples of that microbatch in the data set, and at --mean and --std";
+    return clip ? "lower the learning rate, or clip the gradients (clip_norm)" : "lower the learning rate";
+}
+
 void jobs_train_step(struct sched *s, struct generation *g, const struct wire_step *m)
 {
     struct job *j = g->job;
@@ -356,9 +363,9 @@ void jobs_train_step(struct sched *s, struct generation *g, const struct wire_st
     if (j->state != JOB_RUNNING || t->epoch_steps == 0 || m->step != t->done || m->step >= t->steps)
         return;
     if (!isfinite(m->loss)) {
-        jobs_fail(s, j, "the loss of step %lld is %s%s%s: lower the learning rate, or clip the gradients (clip_norm)",
-            (long long)m->step, isnan(m->loss) ? "not a number" : "infinite", g->bad.text ? "; " : "",
-            g->bad.text ? g->bad.text : "");
+        jobs_fail(s, j, "the loss of step %lld is %s%s%s: %s", (long long)m->step + 1,
+            isnan(m->loss) ? "not a number" : "infinite", g->bad.text ? "; " : "", g->bad.text ? g->bad.text : "",
+            mend(&g->bad, true));
         return;
     }
     struct store_step row = {.job = j->id,
@@ -403,9 +410,8 @@ void jobs_train_bad(struct sched *s, struct generation *g, struct fleet_agent *a
     if (g->job->state != JOB_RUNNING)
         return;
     if (m->last) {
-        jobs_fail(s, g->job,
-            "behind step %lld %.400s on agent %s: lower the learning rate, or clip the gradients (clip_norm)",
-            (long long)m->step, m->text, a->name);
+        jobs_fail(s, g->job, "behind step %lld %.400s on agent %s%s%s: %s", (long long)m->step, m->text, a->name,
+            b->text ? "; " : "", b->text ? b->text : "", mend(b, true));
         return;
     }
     bool later = m->step != b->step               ? m->step > b->step
@@ -415,7 +421,8 @@ void jobs_train_bad(struct sched *s, struct generation *g, struct fleet_agent *a
         return;
     free(b->text);
     *b = (struct bad){.step = m->step, .microbatch = m->microbatch, .stage = m->stage};
-    b->text = yk_xasprintf("in step %lld, microbatch %lld %.400s in stage %lld on agent %s", (long long)m->step,
+    b->of_data = strncmp(m->text, "input '", 7) == 0; /* as kernels/train_blame.c names it */
+    b->text = yk_xasprintf("in step %lld, microbatch %lld %.400s in stage %lld on agent %s", (long long)m->step + 1,
         (long long)m->microbatch, m->text, (long long)m->stage, a->name);
 }
 
@@ -442,9 +449,10 @@ void jobs_train_norms(struct sched *s, struct generation *g, struct fleet_agent 
         sum += n->sums[k];
         if (isfinite(n->sums[k]))
             continue;
-        jobs_fail(s, g->job, "the gradient of '%.80s' in step %lld is %s%s%s: lower the learning rate",
-            g->job->training->model->graph->values[t->params.at[k].value].name, (long long)m->step,
-            isnan(n->sums[k]) ? "not a number" : "infinite", g->bad.text ? "; " : "", g->bad.text ? g->bad.text : "");
+        jobs_fail(s, g->job, "the gradient of '%.80s' in step %lld is %s%s%s: %s",
+            g->job->training->model->graph->values[t->params.at[k].value].name, (long long)m->step + 1,
+            isnan(n->sums[k]) ? "not a number" : "infinite", g->bad.text ? "; " : "", g->bad.text ? g->bad.text : "",
+            mend(&g->bad, false));
         return;
     }
     struct wire_norm out = {.term = store_term(s->store), .generation = g->id, .step = m->step, .norm = sqrt(sum)};

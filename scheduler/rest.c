@@ -323,9 +323,9 @@ static void get_request(struct rest *r, struct http_request *q)
 
 static void get_steps(struct rest *r, struct http_request *q)
 {
-    int64_t id, from = query_i64(q, "from", 0), limit = query_i64(q, "limit", STEPS_LIMIT);
-    if (from < 0 || limit < 1 || limit > STEPS_LIMIT)
-        http_reply_error(q, 400, "INVAL", "from is a number from 0, limit from 1 to %d", STEPS_LIMIT);
+    int64_t id, from = query_i64(q, "from", 1), limit = query_i64(q, "limit", STEPS_LIMIT);
+    if (from < 1 || limit < 1 || limit > STEPS_LIMIT)
+        http_reply_error(q, 400, "INVAL", "from is a number from 1, limit from 1 to %d", STEPS_LIMIT);
     else if (known_job(r, q, &id))
         store_steps(sched_store(r->sched), id, from, limit, reply_json, wait_for(r, q, 200));
 }
@@ -346,19 +346,22 @@ static void get_use(struct rest *r, struct http_request *q)
 
 static void reply_timeline(void *arg, yk_err err, char *json)
 {
-    reply_text(arg, err,
-        err == YK_NOTFOUND ? "no such step of the job was measured: the second step of a plan is, and its "
-                             "10th, 100th, ... (the first microbatches of a batch job)"
-        : err              ? NULL
-                           : json);
+    const char *rule = "the second step of each plan is measured, and its 10th, 100th, ... (of a batch job the first "
+                       "microbatches, as step 1)";
+    char *text = NULL;
+    if (err == YK_NOTFOUND)
+        text = json && json[0] ? yk_xasprintf("no such step of the job was measured; these were: %s (%s)", json, rule)
+                               : yk_xasprintf("no step of the job was measured yet: %s", rule);
+    reply_text(arg, err, err ? text : json);
+    free(text);
     free(json);
 }
 
 static void get_timeline(struct rest *r, struct http_request *q)
 {
     int64_t id, step = query_i64(q, "step", INT64_MIN);
-    if (step < 0 && step != INT64_MIN)
-        http_reply_error(q, 400, "INVAL", "step is a number from 0");
+    if (step < 1 && step != INT64_MIN)
+        http_reply_error(q, 400, "INVAL", "step is a number from 1");
     else if (known_job(r, q, &id))
         store_timeline(sched_store(r->sched), id, step, reply_timeline, wait_for(r, q, 200));
 }

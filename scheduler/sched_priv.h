@@ -44,6 +44,7 @@ struct generation {
     struct bad { /* of a training: the first tensor that is no number, as far as it was told */
         char *text;
         int64_t step, microbatch, stage;
+        bool of_data; /* it came from the data set */
     } bad;
 };
 

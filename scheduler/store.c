@@ -130,9 +130,26 @@ static const char agents_mode[] =
 /* Models that go by themselves. */
 static const char models_temporary[] = "ALTER TABLE models ADD COLUMN temporary INTEGER NOT NULL DEFAULT 0;";
 
+/* Steps are shown from 1, as the command and events count them; tables count from 0. */
+static const char steps_from_one[] =
+    "DROP VIEW v_steps;"
+    "CREATE VIEW v_steps AS SELECT job, step + 1 AS step, epoch, samples,"
+    " CASE WHEN correct >= 0 AND samples > 0 THEN CAST(correct AS REAL) / samples END AS accuracy, loss, ms, plan,"
+    " strftime('%Y-%m-%dT%H:%M:%fZ', at_ms / 1000.0, 'unixepoch') AS at "
+    "FROM steps ORDER BY job, step;"
+    "DROP VIEW v_spans;"
+    "CREATE VIEW v_spans AS SELECT job, step + 1 AS step, agent, nullif(peer, '') AS peer, stage, what, microbatch,"
+    " begin_ms - (SELECT min(begin_ms) FROM spans f WHERE f.job = s.job AND f.step = s.step AND f.plan = s.plan) AS"
+    " begin_ms,"
+    " end_ms - (SELECT min(begin_ms) FROM spans f WHERE f.job = s.job AND f.step = s.step AND f.plan = s.plan) AS "
+    "end_ms,"
+    " plan "
+    "FROM spans s WHERE plan = (SELECT max(plan) FROM spans n WHERE n.job = s.job AND n.step = s.step) "
+    "ORDER BY job, s.step, s.begin_ms;";
+
 /* Forward migrations: entry i brings a database from user_version i to i + 1. */
-static const char *const migrations[] = {
-    store_schema_sql, models_preprocess, jobs_deaths, training, spans, events, epochs, agents_mode, models_temporary};
+static const char *const migrations[] = {store_schema_sql, models_preprocess, jobs_deaths, training, spans, events,
+    epochs, agents_mode, models_temporary, steps_from_one};
 
 static int64_t pragma_int(sqlite3 *db, const char *sql)
 {

@@ -127,7 +127,8 @@ void store_outputs_of(struct store *s, int64_t job, store_on_json fn, void *arg)
 
 /* What was asked for, as it came. */
 void store_request_of(struct store *s, int64_t job, store_on_json fn, void *arg);
-/* [{"step","epoch","loss","accuracy","ms"}] of the steps from `first` on, `limit` at most. */
+/* [{"step","epoch","loss","accuracy","ms"}] of the steps from `first` on, `limit` at most.
+ * Steps count from 1. */
 void store_steps(struct store *s, int64_t job, int64_t first, int64_t limit, store_on_json fn, void *arg);
 
 /* [{"epoch","samples","validation_loss","validation_accuracy","ms"}] of all epochs that were judged. */
@@ -136,8 +137,8 @@ void store_epochs(struct store *s, int64_t job, store_on_json fn, void *arg);
  * link_frac is of the agent's fastest link, NULL if none was measured. */
 void store_use(struct store *s, int64_t job, store_on_json fn, void *arg);
 /* {"job","step","rows":[name],"events":[{"row","kind","start_ms","end_ms","label","about"}]}: what agents, links and
- * the data set did in a sampled step, from its first span on; step < 0: the newest. YK_NOTFOUND if none was measured.
- */
+ * the data set did in a sampled step, from its first span on; step < 1: the newest. Steps count from 1.
+ * YK_NOTFOUND if that was not measured: the text then is "2, 10", those that were, "" if none was. */
 void store_timeline(struct store *s, int64_t job, int64_t step, store_on_json fn, void *arg);
 
 /* ---- at start, before the loop runs: rows are valid during the call ---- */

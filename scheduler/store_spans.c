@@ -105,7 +105,7 @@ static int64_t newest(struct picture *p)
     sqlite3_stmt *st = NULL;
     int64_t step = -1;
     sqlite3_prepare_v2(p->store->db,
-        "SELECT step FROM spans WHERE job = ?1 GROUP BY step ORDER BY "
+        "SELECT step + 1 FROM spans WHERE job = ?1 GROUP BY step ORDER BY "
         "max(at_ms) > 1000 * (julianday('now') - 2440587.5) * 86400 - ?2, step DESC LIMIT 1",
         -1, &st, NULL);
     if (st) {
@@ -117,12 +117,34 @@ static int64_t newest(struct picture *p)
     return step;
 }
 
+#define NAMED 20
+
+/* Which steps there are, for somebody who asked for another. */
+static void measured(struct picture *p)
+{
+    sqlite3_stmt *st = NULL;
+    int n = 0;
+    sqlite3_prepare_v2(
+        p->store->db, "SELECT DISTINCT step + 1 FROM spans WHERE job = ?1 ORDER BY step LIMIT ?2", -1, &st, NULL);
+    if (st) {
+        sqlite3_bind_int64(st, 1, p->job);
+        sqlite3_bind_int64(st, 2, NAMED + 1);
+    }
+    for (; st && sqlite3_step(st) == SQLITE_ROW && n <= NAMED; n++)
+        if (n < NAMED)
+            yk_buf_printf(&p->out, "%s%lld", n ? ", " : "", (long long)sqlite3_column_int64(st, 0));
+        else
+            yk_buf_printf(&p->out, ", ...");
+    sqlite3_finalize(st);
+    yk_buf_add(&p->out, "", 1);
+}
+
 static void picture_run(void *arg)
 {
     struct picture *p = arg;
     struct json_out o;
     int64_t n = 0;
-    if (p->step < 0)
+    if (p->step < 1)
         p->step = newest(p);
     /* Rows by name: agents, then data, then links. */
     sqlite3_stmt *st = spans_of(p, "CASE WHEN what IN ('send', 'receive') THEN 2 WHEN what = 'read' THEN 1 ELSE 0 END, "
@@ -134,8 +156,10 @@ static void picture_run(void *arg)
         n++;
     }
     sqlite3_finalize(st);
-    if (!p->err && n == 0)
+    if (!p->err && n == 0) {
         p->err = YK_NOTFOUND;
+        measured(p);
+    }
     if (p->err)
         return;
     json_out_init(&o, &p->out, 0);
@@ -165,7 +189,7 @@ static void picture_run(void *arg)
 static void picture_done(void *arg)
 {
     struct picture *p = arg;
-    if (p->err)
+    if (p->err && p->err != YK_NOTFOUND)
         yk_buf_free(&p->out);
     for (int32_t i = 0; i < p->n_rows; i++)
         free(p->rows[i]);

@@ -99,7 +99,7 @@ static const struct conf_key keys_model_new[] = {NUMBER("classes", "10", 1, 1000
     KEY("input", CONF_STR, NULL, "Channels, height and width of a picture.", input_size, NULL, "CxHxW"), KEY_SEED};
 static const struct conf_key keys_job[] = {
     KEY("watch", CONF_BOOL, NULL, "Follow the job until it ends.", watch, NULL, NULL), KEY_TIMELINE,
-    NUMBER("step", "-1", -1, MANY, "Which measured step of a training to draw; -1: the newest.", step, "N")};
+    NUMBER("step", "-1", -1, MANY, "Which measured step of a training to draw, from 1; -1: the newest.", step, "N")};
 static const struct conf_key keys_plan[] = {
     KEY("job", CONF_ENUM, "batch", "Kind of job.", job, "infer|batch|train", NULL), KEY_OBJECTIVE, KEY_BATCH("1"),
     KEY_MICROBATCH, KEY_SOURCE, KEY_DEADLINE, KEY_CODEC, KEY_PIN, KEY_PLAN, KEY_SIZE,

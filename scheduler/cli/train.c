@@ -80,14 +80,14 @@ static void tell_steps(void *arg, const char *id, char *text, size_t size)
     for (bool more = true; more;) {
         struct json *rows = NULL;
         char tail[80];
-        snprintf(tail, sizeof tail, "/steps?from=%" PRId64 "&limit=%d", t->steps, STEPS_PAGE);
+        snprintf(tail, sizeof tail, "/steps?from=%" PRId64 "&limit=%d", t->steps + 1, STEPS_PAGE);
         char *path = job_path(id, tail);
         if (cli_rest_call(t->c, "GET", path, NULL, &rows, NULL) != YK_OK)
             rows = NULL;
         free(path);
         for (size_t i = 0; i < json_len(rows); i++) {
             const struct json *row = json_at(rows, i);
-            if (json_i64(json_find(row, "step"), -1) != t->steps)
+            if (json_i64(json_find(row, "step"), -1) != t->steps + 1)
                 continue;
             t->last_loss = json_f64(json_find(row, "loss"), NAN);
             t->losses = yk_xrealloc(t->losses, ((size_t)t->steps + 1) * sizeof *t->losses);

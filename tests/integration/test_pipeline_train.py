@@ -113,7 +113,7 @@ class Trainings:
         """The trained model's digest and the loss of every step."""
         self.wait(job)
         _, steps = self.fleet.request("GET", f"/v1/jobs/{job}/steps")
-        assert [s["step"] for s in steps] == list(range(len(steps))), "a step is missing or twice"
+        assert [s["step"] for s in steps] == list(range(1, len(steps) + 1)), "a step is missing or twice"
         _, model = self.fleet.request("GET", f"/v1/jobs/{job}/output", raw=True)
         return hashlib.sha256(model).hexdigest(), [s["loss"] for s in steps]
 
@@ -543,7 +543,7 @@ def test_timeline():
         job = t.submit(t.cut("ab", [6]), epochs=2)
         row = t.wait(job)
         status, picture = harness.wait_for("the agents' spans", lambda: (
-            lambda s, p: (s, p) if s == 200 and p["step"] == 9 and len(p["events"]) > 40 else None)(
+            lambda s, p: (s, p) if s == 200 and p["step"] == 10 and len(p["events"]) > 40 else None)(
                 *t.fleet.request("GET", f"/v1/jobs/{job}/timeline")))
         assert {r.split()[0] for r in picture["rows"]} == {"agent", "data", "link"}, picture["rows"]
         at, ends = {}, 0
@@ -558,17 +558,18 @@ def test_timeline():
             assert ("link a to b", "send", m) in at and ("link b to a", "receive", m) in at, at.keys()
         assert at["agent a", "step", ""][0] >= at["agent a", "backward", "3"][1] - 1
         # The second step of the generation was measured too; others were not.
-        status, second = t.fleet.request("GET", f"/v1/jobs/{job}/timeline?step=1")
-        assert status == 200 and second["step"] == 1
-        assert t.fleet.request("GET", f"/v1/jobs/{job}/timeline?step=2")[0] == 404
-        assert t.fleet.request("GET", f"/v1/jobs/{job}/timeline?step=-3")[0] == 400
+        status, second = t.fleet.request("GET", f"/v1/jobs/{job}/timeline?step=2")
+        assert status == 200 and second["step"] == 2
+        assert t.fleet.request("GET", f"/v1/jobs/{job}/timeline?step=3")[0] == 404
+        assert t.fleet.request("GET", f"/v1/jobs/{job}/timeline?step=0")[0] == 400
         assert t.fleet.request("GET", "/v1/jobs/999/timeline")[0] == 404
         out = t.fleet.dir / "step.svg"
-        shown = t.fleet.yoke("job", job, f"--timeline={out}", "--step=9").out
-        assert "step 9" in shown and out.read_text().startswith("<svg")
-        assert t.fleet.yoke("job", job, f"--timeline={out}", "--step=3", ok=False).code == 1
+        shown = t.fleet.yoke("job", job, f"--timeline={out}", "--step=10").out
+        assert "step 10" in shown and out.read_text().startswith("<svg")
+        other = t.fleet.yoke("job", job, f"--timeline={out}", "--step=3", ok=False)
+        assert other.code == 1 and "these were: 2, 10 " in other.err, other
         db = sqlite3.connect(f"file:{t.fleet.db}?mode=ro", uri=True)
-        assert db.execute("select count(*) from v_spans where job = ? and step = 9", [job]).fetchone()[0] == len(picture["events"])
+        assert db.execute("select count(*) from v_spans where job = ? and step = 10", [job]).fetchone()[0] == len(picture["events"])
         # What stages took is there beside it: as many microbatches as were run.
         micro = sum(4 for _ in range(24)) + 2 * 2  # 12 whole batches and one of two microbatches, twice
         counts = db.execute("select agent, stage, sum(microbatches) from v_stage_times where job = ? group by 1, 2", [job])

@@ -379,6 +379,38 @@ static void names_what_is_no_number(void **state)
     site_close(s);
 }
 
+/* What came in bad is not the learning rate's fault; steps count from 1. */
+static void names_bad_data(void **state)
+{
+    (void)state;
+    struct site *s = site_open(2);
+    struct site_result got;
+    char path[160];
+    site_network(s, "m", "mlp", 1, 4);
+    site_data(s, "set", 8, 3, (const int64_t[]){1, 4, 4}, 5);
+    snprintf(path, sizeof path, "%s/set/x.npy", s->root);
+    FILE *f = fopen(path, "r+b");
+    const float nan = NAN;
+    assert_non_null(f);
+    assert_int_equal(fseek(f, -(long)sizeof nan, SEEK_END), 0);
+    assert_int_equal(fwrite(&nan, sizeof nan, 1, f), 1);
+    fclose(f);
+    static const char *const trains[] = {"", "\"clip_norm\":1.0"};
+    for (int k = 0; k < 2; k++) {
+        site_learn(s, "m", 8, 4, trains[k]);
+        char *plan = site_plan(s, (struct site_stage[]){{0, 1}, {1, -1}}, 2, 2);
+        int64_t id = site_submit(s, "m", "set", plan);
+        assert_false(site_wait(s, id, &got));
+        char *error = site_error(s, id);
+        if (!strstr(error, "step 1") || strstr(error, "step 0") || !strstr(error, "input '") ||
+            !strstr(error, "look at the samples") || strstr(error, "learning rate"))
+            fail_msg("'%s'", error);
+        free(error);
+        free(plan);
+    }
+    site_close(s);
+}
+
 static double mean(const double *x, int n)
 {
     double sum = 0;
@@ -618,8 +650,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(sets_over_a_slow_link), cmocka_unit_test(slow_links_cost_no_lease),
         cmocka_unit_test(small_microbatches_overtake), cmocka_unit_test(sizes), cmocka_unit_test(side_by_side),
         cmocka_unit_test(few_values_per_channel), cmocka_unit_test(names_what_is_no_number),
-        cmocka_unit_test(fp16_within_the_noise), cmocka_unit_test(codecs_are_allowed_or_refused),
-        cmocka_unit_test(cuts_of_other_stages), cmocka_unit_test(several_inputs)};
+        cmocka_unit_test(names_bad_data), cmocka_unit_test(fp16_within_the_noise),
+        cmocka_unit_test(codecs_are_allowed_or_refused), cmocka_unit_test(cuts_of_other_stages),
+        cmocka_unit_test(several_inputs)};
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -289,7 +289,7 @@ static inline bool site_wait(struct site *s, int64_t id, struct site_result *out
     wait_answer(s->h, 1000);
     doc = answer_json(s->h);
     for (size_t i = 0; i < json_len(doc) && i < YK_COUNT(out->loss); i++) {
-        assert_int_equal(json_i64(json_find(json_at(doc, i), "step"), -1), i);
+        assert_int_equal(json_i64(json_find(json_at(doc, i), "step"), -1), i + 1);
         out->loss[out->n++] = json_f64(json_find(json_at(doc, i), "loss"), NAN);
     }
     json_free(doc);
