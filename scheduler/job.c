@@ -414,6 +414,12 @@ void job_map_set(struct job *j, int64_t microbatch)
     j->done_map[microbatch / 8] = (uint8_t)(j->done_map[microbatch / 8] | 1u << (microbatch % 8));
 }
 
+/* A job that is loading, runs or is done got over why it was planned again. */
+static bool shows_error(enum job_state s)
+{
+    return s != JOB_LOADING && s != JOB_RUNNING && s != JOB_DONE;
+}
+
 void job_to_row(const struct job *j, int64_t now_us, struct store_job *row)
 {
     static const char *const objectives[] = {"latency", "throughput", "cloud-cost"};
@@ -436,7 +442,7 @@ void job_to_row(const struct job *j, int64_t now_us, struct store_job *row)
         .request = j->request,
         .source = j->source,
         .outputs = j->outputs_json,
-        .error = j->error,
+        .error = shows_error(j->state) ? j->error : "", /* else it is of what was before */
         .done_map = j->done_map,
         .done_map_len = j->done_map ? (size_t)(j->microbatches + 7) / 8 : 0,
         .run_ms = j->run_ms + running,

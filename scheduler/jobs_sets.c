@@ -46,9 +46,10 @@ static int64_t steps_between(struct sched *s, const struct generation *g, double
 
 static void tell(struct sched *s, struct generation *g, double step_ms, double interval_ms)
 {
-    const struct training *t = g->job->training;
-    if (t->config.checkpoint_every > 0)
+    struct training *t = g->job->training;
+    if (t->config.checkpoint_every > 0 || !policy_interval_differs(t->told_ms, interval_ms))
         return;
+    t->told_ms = interval_ms;
     jobs_event(s, g->job_id, "interval",
         "a set every %lld steps, about %.1f s: one costs %.0f ms, an agent is lost every %.0f s, links take %.0f %%",
         (long long)t->every, (double)t->every * step_ms / 1e3, t->set_ms, mtbf_ms(s, g) / 1e3,

@@ -1,5 +1,7 @@
 #include "scheduler/policy.h"
 
+#define INTERVAL_DIFFERS 1.25
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -234,6 +236,11 @@ double policy_set_interval(const struct policy *p, double cost_ms, double mtbf_m
     double best = sqrt(2 * YK_MAX(cost_ms, 0.0) * YK_MAX(mtbf_ms, 0.0));
     best = YK_MIN(YK_MAX(best, (double)p->set_min_ms), (double)p->set_max_ms);
     return p->set_share > 0 ? YK_MAX(best, link_ms / p->set_share) : best;
+}
+
+bool policy_interval_differs(double told_ms, double interval_ms)
+{
+    return !(told_ms > 0 && interval_ms < INTERVAL_DIFFERS * told_ms && told_ms < INTERVAL_DIFFERS * interval_ms);
 }
 
 double policy_mtbf(const struct policy *p, double alive_ms, int64_t losses)

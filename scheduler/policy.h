@@ -113,6 +113,8 @@ double policy_middle(const double *ms, int n);
  * Source: J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17(9), 1974; J. T. Daly,
  * A higher order estimate of the optimum checkpoint interval for restart dumps, FGCS 22(3), 2006 (its first order). */
 double policy_set_interval(const struct policy *p, double cost_ms, double mtbf_ms, double link_ms);
+/* That an interval is told of, where the last that was told of had told_ms (0: none). */
+bool policy_interval_differs(double told_ms, double interval_ms);
 /* The mean time between losses of one agent: what is expected, corrected by what was seen of it. */
 double policy_mtbf(const struct policy *p, double alive_ms, int64_t losses);
 

@@ -192,6 +192,7 @@ void training_adopt(struct training *t, struct training *made)
     memcpy(t->ms, old.ms, sizeof t->ms);
     t->n_ms = old.n_ms;
     t->every = old.every;
+    t->told_ms = old.told_ms;
     t->set_ms = old.set_ms;
     t->set_link_ms = old.set_link_ms;
     t->saved = old.saved;

@@ -53,6 +53,7 @@ struct training {
     double ms[TRAINING_MS];     /* of the last steps of this generation */
     int n_ms;
     int64_t every;                               /* steps between two sets */
+    double told_ms;                              /* between two sets, as the newest event about it says; 0: none */
     double set_ms, set_link_ms;                  /* what a set takes, and of the slowest link; 0: not measured yet */
     struct training_set saved;                   /* the newest complete set */
     int64_t below;                               /* sets from this step on were damaged; 0: none */

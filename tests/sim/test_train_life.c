@@ -288,6 +288,10 @@ static void resumed_once(void **state)
     run_ms(s->h, 15000);
     assert_true(job_is(s->h, id, "waiting"));
     site_start(s, 1);
+    assert_true(until(s, id, "running", 60000));
+    char *error = site_error(s, id); /* of before: it is in the events */
+    assert_string_equal(error, "");
+    free(error);
     assert_true(site_wait(s, id, &got));
     site_same(&want, &got, "after a wait");
     sched_events(s->h->s, id, 0, 0, on_text, s->h);

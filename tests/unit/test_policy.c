@@ -295,6 +295,25 @@ static void intervals(void **state)
     assert_true(policy_mtbf(&policy_default, 1000, 9) < (double)policy_default.mtbf_ms / 9);
 }
 
+/* An interval is told of when the seconds change, not when steps take a little more or less. */
+static void interval_events(void **state)
+{
+    (void)state;
+    double told = 0;
+    int events = 0;
+    for (int i = 0; i < 60; i++) { /* between 16 and 19 s */
+        double ms = 17500 + 1500 * sin(i);
+        if (policy_interval_differs(told, ms)) {
+            told = ms;
+            events++;
+        }
+    }
+    assert_int_equal(events, 1);
+    assert_true(policy_interval_differs(told, 1.3 * told) && policy_interval_differs(told, told / 1.3));
+    assert_true(policy_interval_differs(told, INFINITY) && policy_interval_differs(told, NAN));
+    assert_false(policy_interval_differs(told, 1.2 * told) || policy_interval_differs(told, told / 1.2));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -307,6 +326,7 @@ int main(void)
         cmocka_unit_test(pace),
         cmocka_unit_test(moves),
         cmocka_unit_test(intervals),
+        cmocka_unit_test(interval_events),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
