@@ -20,7 +20,7 @@ static void take_nodes(
     }
     if (n > 0 && fleet_measures(a, g->id, g->model->graph_hash, nodes, n)) {
         a->slow_factor = m->slow_factor * policy_share(&a->device, &s->config.policy);
-        a->pace.n = 0;
+        policy_pace_believe(&a->pace, a->slow_factor);
     }
     free(nodes);
 }
@@ -37,7 +37,9 @@ static void take_pace(struct sched *s, struct fleet_agent *a, struct generation 
     int64_t n = m->took_n;
     m->took_ms = m->due_ms = 0;
     m->took_n = 0;
-    if (!policy_pace_add(&a->pace, m->slow_factor * ratio, net_now_us(s->net) / 1000, &a->slow_factor) || !g->job)
+    if (!policy_pace_add(
+            &a->pace, &s->config.policy, m->slow_factor * ratio, net_now_us(s->net) / 1000, &a->slow_factor) ||
+        !g->job)
         return;
     bool slower = a->slow_factor > before;
     jobs_event(s, g->job_id, slower ? "slower" : "faster",

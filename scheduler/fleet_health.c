@@ -21,8 +21,7 @@ void fleet_sense(struct fleet_agent *a)
         return;
     memcpy(a->device_text, text, sizeof a->device_text);
     if (a->device.mode == POLICY_FULL && strcmp(kind, "cooled") == 0) {
-        a->slow_factor = a->pace.told = 1; /* it was measured while it was hot */
-        a->pace.n = 0;
+        policy_pace_believe(&a->pace, a->slow_factor = 1); /* it was measured while it was hot */
         a->pace.slow_ms = 0;
     }
     log_info("agent %s is %s: %s", a->name, policy_mode_name(a->device.mode), text);

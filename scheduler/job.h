@@ -32,6 +32,7 @@ struct job_life {
     bool given;                      /* the plan that runs is the client's */
     bool early;                      /* it waits since before any agent was there: whom it names may come yet */
     int64_t planned_us, loading_us;  /* it runs, it was being loaded, since */
+    int64_t looked_us;               /* when another plan was last looked for */
     int64_t retry_us, rest_until_us; /* of a job that waits: when the planner is asked again; for devices that rest */
     double load_ms;                  /* that it took to load */
     double now_ms;                   /* what the plan that runs should take by what is known today */

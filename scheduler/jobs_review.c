@@ -316,6 +316,7 @@ static void look(struct sched *s, struct job *j, const struct generation *g)
     struct look *k = yk_xalloc(sizeof *k);
     *k = (struct look){s, j->id, j->plan_id};
     j->life.looking = true;
+    j->life.looked_us = net_now_us(s->net);
     memcpy(j->life.looked, j->life.why, sizeof j->life.looked);
     j->life.why[0] = '\0';
     look_for(k, j, g->plan, on_now);
@@ -483,7 +484,7 @@ void jobs_review_tick(struct sched *s, struct job *j)
     if (l->draining || j->state != JOB_RUNNING || l->trial.state == TRIAL_RUNS || !l->why[0] || l->looking)
         return;
     bool known = j->training ? j->training->epoch_steps > 0 : j->samples > 0;
-    if (known && may_move(j) && now - l->planned_us >= s->config.policy.dwell_ms * 1000)
+    if (known && may_move(j) && now - YK_MAX(l->planned_us, l->looked_us) >= s->config.policy.dwell_ms * 1000)
         look(s, j, g);
 }
 

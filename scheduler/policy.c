@@ -167,14 +167,32 @@ static bool is_far(double a, double b)
     return a > b * POLICY_FAR || a < b / POLICY_FAR;
 }
 
-bool policy_pace_add(struct policy_pace *p, double factor, int64_t now_ms, double *slow)
+/* At once if it goes on as it went or nothing was told lately, else once it has held: what goes up and down is not told
+ * each time. */
+static bool to_tell(struct policy_pace *p, const struct policy *policy, double slow, int64_t now_ms)
+{
+    double told = p->told > 0 ? p->told : 1;
+    int side = !is_far(slow, told) ? 0 : slow > told ? 1 : -1;
+    if (side != p->far)
+        p->far_ms = now_ms;
+    p->far = side;
+    bool quiet = !p->told_ms || side == p->told_far || now_ms - p->told_ms >= POLICY_QUIET * policy->dwell_ms;
+    if (!side || (!quiet && now_ms - p->far_ms < policy->dwell_ms))
+        return false;
+    p->told = slow;
+    p->told_far = side;
+    p->told_ms = YK_MAX(now_ms, (int64_t)1);
+    p->far = 0;
+    return true;
+}
+
+bool policy_pace_add(struct policy_pace *p, const struct policy *policy, double factor, int64_t now_ms, double *slow)
 {
     factor = YK_MAX(0.5, YK_MIN(50.0, factor));
     p->recent[p->n++ % POLICY_WINDOWS] = factor;
     if (p->n >= 2 * POLICY_WINDOWS)
         p->n -= POLICY_WINDOWS; /* which of them is replaced next stays the same */
     double middle = median(p->recent, YK_MIN(p->n, POLICY_WINDOWS));
-    double told = p->told > 0 ? p->told : 1;
     if (p->n < POLICY_WINDOWS) /* a single one is believed little */
         middle = YK_MAX(*slow / POLICY_FAR, YK_MIN(*slow * POLICY_FAR, factor));
     if (p->n >= POLICY_WINDOWS && is_far(middle, *slow))
@@ -190,10 +208,14 @@ bool policy_pace_add(struct policy_pace *p, double factor, int64_t now_ms, doubl
         p->slow_ms = 0;
         p->relapses = 0;
     }
-    if (!is_far(*slow, told)) /* also when it creeps there */
-        return false;
-    p->told = *slow;
-    return true;
+    return to_tell(p, policy, *slow, now_ms); /* also when it creeps there */
+}
+
+void policy_pace_believe(struct policy_pace *p, double slow)
+{
+    p->n = p->far = 0;
+    p->told = slow;
+    p->told_ms = 0;
 }
 
 double policy_pace_rest(double factor, double frac)
@@ -207,8 +229,7 @@ bool policy_pace_forget(struct policy_pace *p, const struct policy *policy, int6
     if (*slow <= POLICY_FAR || !p->slow_ms || now_ms - p->slow_ms < hold)
         return false;
     p->slow_ms = 0; /* relapses stay: who is slow again waits longer */
-    p->n = 0;
-    p->told = *slow = 1;
+    policy_pace_believe(p, *slow = 1);
     return true;
 }
 

@@ -68,6 +68,7 @@ double policy_share(const struct policy_device *d, const struct policy *p);
 
 #define POLICY_WINDOWS 3      /* measurements whose median is believed at once, if it is far off */
 #define POLICY_FAR 1.25       /* that far */
+#define POLICY_QUIET 4        /* dwells without a change: the next is told at once */
 #define POLICY_MICROBATCHES 8 /* of one measurement, at least */
 #define POLICY_TOOK_MS 300    /* and so much time in them: what does little is not judged by a moment's noise */
 
@@ -75,14 +76,21 @@ struct policy_pace { /* zeroed: nothing measured */
     double recent[POLICY_WINDOWS];
     int n;
     double told;     /* the factor when it was last said to have changed; 0: 1 */
+    int64_t told_ms; /* when that was; 0: never, or long ago */
+    int told_far;    /* what was told: 1 slower, -1 faster */
+    int far;         /* of told, now: the same, since far_ms */
+    int64_t far_ms;
     int64_t slow_ms; /* when it was last found to be slow; 0: it is not */
     int relapses;    /* how often since it was last believed to have recovered */
 };
 
 /* A measured factor (what stages took by what they should have taken) of a device whose factor was *slow. Small changes
  * are taken slowly, large ones at once when three in a row agree. True if *slow is far from what it
- * was when this was last true. */
-bool policy_pace_add(struct policy_pace *p, double factor, int64_t now_ms, double *slow);
+ * was when this was last true, and where that was the other way and not long ago (POLICY_QUIET) if it has been so for
+ * the dwell. */
+bool policy_pace_add(struct policy_pace *p, const struct policy *policy, double factor, int64_t now_ms, double *slow);
+/* Measuring begins anew, from this. */
+void policy_pace_believe(struct policy_pace *p, double slow);
 /* What such a factor says of nodes of a model that were not measured, where frac of its work was: one measurement
  * cannot tell a slow device from a profile that is wrong about these nodes, so it counts for others by the share of the
  * work it is about (of the factor's logarithm). */

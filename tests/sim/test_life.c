@@ -104,7 +104,7 @@ static struct outcome run(struct world *w, int steps, double (*slow)(double t))
         plan_free(best);
         /* What dispatch_stats.c does with every eight microbatches, and jobs_review.c with what comes of it. */
         if (uses_b(plan))
-            wanted = policy_pace_add(&pace, now, (int64_t)t, &believed) || wanted;
+            wanted = policy_pace_add(&pace, &policy_default, now, (int64_t)t, &believed) || wanted;
         else
             wanted = policy_pace_forget(&pace, &policy_default, (int64_t)t, &believed) || wanted;
         if (!wanted || o.took_ms < (double)dwell_until)

@@ -218,17 +218,18 @@ static void pace(void **state)
     struct yk_rng r;
     yk_rng_seed(&r, 7);
     for (int i = 0; i < 1000; i++)
-        assert_false(policy_pace_add(&p, 1 + ((double)yk_rng_below(&r, 2001) / 1000 - 1) * 0.1, i, &slow));
+        assert_false(
+            policy_pace_add(&p, &policy_default, 1 + ((double)yk_rng_below(&r, 2001) / 1000 - 1) * 0.1, i, &slow));
     assert_true(fabs(slow - 1) < 0.1);
-    assert_false(policy_pace_add(&p, 20, 1000, &slow)); /* one hiccup */
+    assert_false(policy_pace_add(&p, &policy_default, 20, 1000, &slow)); /* one hiccup */
     slow = 1;
     for (int i = 0; i < POLICY_WINDOWS; i++)
-        assert_false(policy_pace_add(&p, 1, 1001, &slow));
+        assert_false(policy_pace_add(&p, &policy_default, 1, 1001, &slow));
     /* Five times slower: believed at the third. */
     slow = 1;
     bool jumped = false;
     for (int i = 0; i < POLICY_WINDOWS && !jumped; i++)
-        jumped = policy_pace_add(&p, 5, 2000, &slow);
+        jumped = policy_pace_add(&p, &policy_default, 5, 2000, &slow);
     assert_true(jumped);
     assert_true(fabs(slow - 5) < 1e-9);
     /* Nothing runs there: after a hold-off it may be well again; who is not waits twice as long. */
@@ -238,13 +239,49 @@ static void pace(void **state)
     assert_true(slow == 1);
     now += hold;
     for (int i = 0; i < POLICY_WINDOWS; i++)
-        policy_pace_add(&p, 5, now, &slow);
+        policy_pace_add(&p, &policy_default, 5, now, &slow);
     assert_true(slow > 4.9);
     assert_false(policy_pace_forget(&p, &policy_default, now + 2 * hold - 1, &slow));
     assert_true(policy_pace_forget(&p, &policy_default, now + 2 * hold, &slow));
     for (int i = 0; i < POLICY_WINDOWS; i++)
-        policy_pace_add(&p, 1, now, &slow);
+        policy_pace_add(&p, &policy_default, 1, now, &slow);
     assert_int_equal(p.relapses, 0);
+}
+
+/* A shared device that is fast and slow in turn: told once, and then only of what lasts. */
+static void pace_that_flaps(void **state)
+{
+    (void)state;
+    const struct policy *policy = &policy_default;
+    struct policy_pace p = {0};
+    double slow = 1;
+    int64_t now = 1000, dwell = policy->dwell_ms;
+    int told = 0;
+    for (int turn = 0; turn < 40; turn++) /* of 10 s: each is believed, and most are not told */
+        for (int i = 0; i < 10; i++, now += 1000)
+            told += policy_pace_add(&p, policy, turn % 2 ? 0.5 : 3.5, now, &slow);
+    if (told < 1 || told > 1 + 400000 / (POLICY_QUIET * dwell))
+        fail_msg("told %d times", told);
+    assert_true(fabs(slow - 0.5) < 1e-9);
+    /* What lasts is told once, and not again. */
+    int64_t began = now, at = 0;
+    for (told = 0; now < began + 10 * dwell; now += 1000)
+        if (policy_pace_add(&p, policy, 9, now, &slow)) {
+            told++;
+            at = now;
+        }
+    assert_int_equal(told, 1);
+    assert_true(at <= began + dwell + 3000);
+    /* Nothing for a long time: at once again. */
+    for (int i = 0; i < POLICY_WINDOWS; i++)
+        told += policy_pace_add(&p, policy, 1, now, &slow);
+    assert_int_equal(told, 2);
+    /* Slowly there and back, around the limit. */
+    p = (struct policy_pace){0};
+    slow = 1;
+    for (told = 0, began = now; now < began + 100 * dwell; now += 1000)
+        told += policy_pace_add(&p, policy, 1.25 + 0.02 * sin((double)now / 9000), now, &slow);
+    assert_true(told <= 1);
 }
 
 static void moves(void **state)
@@ -324,6 +361,7 @@ int main(void)
         cmocka_unit_test(battery),
         cmocka_unit_test(discharge_while_charging),
         cmocka_unit_test(pace),
+        cmocka_unit_test(pace_that_flaps),
         cmocka_unit_test(moves),
         cmocka_unit_test(intervals),
         cmocka_unit_test(interval_events),
