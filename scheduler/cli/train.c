@@ -147,6 +147,15 @@ static yk_err check_same(struct cli *c, const char *id, double share, struct yk_
                 "--%s: %" PRId64 " is asked for, the training that --resume follows has %" PRId64 ": leave it out",
                 numbers[i].flag, numbers[i].here, there);
     }
+    const struct {
+        const char *flag, *here, *there; /* there NULL: it cannot be told */
+    } words[] = {{"source", c->o.source, json_str(json_find(request, "source"), NULL)},
+        {"data", c->o.data, json_str(json_find(json_find(request, "data"), "name"), NULL)}};
+    for (size_t i = 0; !err && i < YK_COUNT(words); i++)
+        if (words[i].here && words[i].there && strcmp(words[i].here, words[i].there) != 0)
+            err = yk_fail(why, YK_INVAL,
+                "--%s: %.80s is asked for, the training that --resume follows has %.80s: leave it out", words[i].flag,
+                words[i].here, words[i].there);
     json_free(request);
     free(path);
     return err ? yk_wrap(why, err, "job %s", id) : YK_OK;

@@ -331,9 +331,10 @@ def test_flags_that_would_say_nothing_are_refused():
                                                             "batch": 4, "train": {"epochs": 1000000, "lr": 0.0, "bn": "frozen"}})
         assert status == 201, answer
         for flag, says in (("--lr=0.5", "lr 0.5"), ("--batch=8", "8"), ("--optimizer=adamw", "adamw"), ("--freeze=x", "freeze x"),
-                           ("--schedule=step:3", "step"), ("--microbatch=2", "2"), ("--val=0.5", "val 0.5")):
+                           ("--schedule=step:3", "step"), ("--microbatch=2", "2"), ("--val=0.5", "val 0.5"),
+                           ("--source=phone", "follows has pc"), ("--data=other", "follows has few")):
             refused(fleet.yoke, "train", "m", "--resume", flag, code=1, says=("leave it out", flag.split("=")[0], says))
-        follow = fleet.spawn("train", "m", "--resume", "--lr=0", "--batch=4", "--bn=frozen", "--json")
+        follow = fleet.spawn("train", "m", "--resume", "--data=few", "--source=pc", "--lr=0", "--batch=4", "--bn=frozen", "--json")
         harness.wait_for("steps of the training", lambda: '"step"' in follow.stdout.readline(), 60)
         fleet.yoke("cancel", str(answer["job"]))
         assert follow.wait(60) == 1 and "canceled" in follow.stderr.read()
