@@ -299,6 +299,8 @@ static void finished(struct sched *s, int64_t job, yk_err err, const char *why, 
         free(j->outputs_json);
         j->outputs_json = yk_xasprintf("[{\"name\":\"model\",\"file\":\"%s\"}]", file);
         jobs_finish(s, j);
+    } else if (!err) { /* canceled meanwhile, or it lost an agent and comes here again */
+        sched_content_drop(s, file);
     }
 }
 

@@ -70,6 +70,7 @@ int cli_models(struct cli *c);
 int cli_jobs(struct cli *c);
 int cli_job(struct cli *c);
 int cli_cancel(struct cli *c);
+int cli_output_get(struct cli *c);
 int cli_output_remove(struct cli *c);
 int cli_model_add(struct cli *c);
 int cli_model_new(struct cli *c);

@@ -149,7 +149,9 @@ yk_err job_watch(struct cli *c, const char *id, job_on_look look, void *arg, str
     for (int silent = 0; !err;) {
         if (interrupted)
             err = yk_fail(why, YK_CANCELED,
-                "interrupted; job %s goes on: `yoke job %s --watch` follows it, `yoke cancel %s` ends it", id, id, id);
+                "interrupted; job %s goes on: `yoke job %s --watch` follows it, `yoke output get %s FILE` brings what "
+                "it made, `yoke cancel %s` ends it",
+                id, id, id, id);
         if (err)
             break;
         json_free(job);
@@ -241,12 +243,20 @@ yk_err job_output(struct cli *c, const char *id, const char *name, struct yk_buf
     return err;
 }
 
+yk_err job_output_kept(const char *id, yk_err err, struct yk_diag *why)
+{
+    struct yk_diag said = *why;
+    return yk_fail(why, err, "%s; yoked keeps it: `yoke output get %s FILE`", said.text, id);
+}
+
 yk_err job_save_output(struct cli *c, const char *id, const char *name, const char *path, struct yk_diag *why)
 {
     struct yk_buf bytes = {0};
     yk_err err = job_output(c, id, name, &bytes, why);
     if (!err)
         err = cli_write_file(path, bytes.data, bytes.len, why);
+    if (err && bytes.len)
+        err = job_output_kept(id, err, why);
     yk_buf_free(&bytes);
     return err;
 }

@@ -17,6 +17,8 @@ yk_err job_watch(struct cli *c, const char *id, job_on_look look, void *arg, str
 /* Posts the request and follows it. id: 24 bytes. */
 yk_err job_run(struct cli *c, const struct yk_buf *request, char *id, job_on_look look, void *arg, struct json **row,
     struct yk_diag *why);
+/* Says besides an error of the client where what the job made is. */
+yk_err job_output_kept(const char *id, yk_err err, struct yk_diag *why);
 /* GET .../output into a file; name NULL: the model's first output. */
 yk_err job_save_output(struct cli *c, const char *id, const char *name, const char *path, struct yk_diag *why);
 /* The same into memory. */

@@ -180,6 +180,24 @@ static int delete_of_job(struct cli *c, const char *part, const char *before, co
     return CLI_DONE;
 }
 
+int cli_output_get(struct cli *c)
+{
+    struct yk_diag why = {0};
+    const char *id = c->args.at[0], *file = c->args.at[1];
+    char *path = job_path(id, "");
+    if (!path)
+        return not_a_job(c);
+    free(path);
+    yk_err err = cli_check_writable("FILE", file, &why);
+    if (!err)
+        err = job_save_output(c, id, c->args.n > 2 ? c->args.at[2] : NULL, file, &why);
+    if (err)
+        return cli_fail(err, &why);
+    if (!c->o.json)
+        printf("output of job %s in %s\n", id, file);
+    return CLI_DONE;
+}
+
 int cli_output_remove(struct cli *c)
 {
     return delete_of_job(c, "/outputs", "output of job", "removed");

@@ -250,6 +250,8 @@ int cli_train(struct cli *c)
     }
     if (!err && c->o.output)
         err = cli_write_file(c->o.output, model.data, model.len, &why);
+    if (err && model.len)
+        err = job_output_kept(id, err, &why);
     if (!err && c->o.plot)
         err = plot(&t, &why);
     if (!err) {

@@ -402,6 +402,13 @@ def test_output_removed():
         job = fleet.yoke("infer", "m", f"--input={x}", f"--output={out}", "--json").last()["job"]
         kept = [n for n in _blobs(fleet) if n.startswith(f"job-{job}")]
         assert kept and fleet.request("GET", f"/v1/jobs/{job}/outputs")[0] == 200
+        again, full = fleet.dir / "again.npy", fleet.dir / "no" / "again.npy"
+        assert fleet.yoke("output", "get", job, again).out == f"output of job {job} in {again}\n"
+        assert again.read_bytes() == out.read_bytes()
+        for words, code, says in (((job, again, "nobody"), 1, "nobody"), (("99", again), 1, "99"), ((job, full), 1, str(full)),
+                                  (("x", again), 2, "'x' is not a job id"), ((job,), 2, "usage: yoke output get ID FILE [NAME]")):
+            done = fleet.yoke("output", "get", *words, ok=False)
+            assert done.code == code and says in done.err and not done.out, (words, done.code, done.err)
         done = fleet.yoke("output", "remove", job)
         assert done.out == f"output of job {job} removed\n", done.out
         harness.wait_for("the files to go", lambda: not set(kept) & set(_blobs(fleet)))

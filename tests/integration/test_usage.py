@@ -27,7 +27,7 @@ BAD = {
 BESIDE = {"infer": ["--input=x"], "batch": ["--data=x"], "train": ["--data=x"], "local infer": ["--input=x"],
           "local batch": ["--data=x"], "local train": ["--data=x", "--checkpoint=/nowhere"], "model new": ["--input=1x8x8"],
           "job": ["--timeline=x.svg"]}
-WORDS = {"MODEL": "m", "NAME": "m", "ID": "1", "FILE.onnx": "/nowhere.onnx", "out.onnx": "/nowhere/out.onnx", "KIND": "mlp",
+WORDS = {"MODEL": "m", "NAME": "m", "ID": "1", "FILE": "/nowhere/y.npy", "FILE.onnx": "/nowhere.onnx", "out.onnx": "/nowhere/out.onnx", "KIND": "mlp",
          "DIR": "/nowhere"}
 SWITCHES = ("help", "version", "print-config")
 
