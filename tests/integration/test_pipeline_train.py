@@ -302,6 +302,22 @@ def test_random_kills():
             t.fleet.wait_alive("a", "b", seconds=60)
 
 
+def test_canceled_leaves_nothing():
+    """A training that is canceled, also while its model is written."""
+    with Trainings(["a"]) as t:
+        blobs, canceled = t.fleet.db.parent / "blobs", []
+        for k in range(16):
+            job = t.submit(whole(t), epochs=1)
+            deadline = time.monotonic() + 60
+            while (row := t.row(job))["done"] != row["samples"] or not row["samples"]:
+                assert time.monotonic() < deadline and row["state"] != "failed", row
+            time.sleep(0.001 * (k % 4))
+            t.fleet.request("DELETE", f"/v1/jobs/{job}")
+            if harness.wait_for("the end", lambda: t.row(job)["state"] in ("canceled", "done") and t.row(job), 20)["state"] == "canceled":
+                canceled.append(job)
+        harness.wait_for("their files to go", lambda: not [f for j in canceled for f in blobs.glob(f"job-{j}[.-]*")], 20)
+
+
 def test_bad_requests():
     with Trainings(["a", "b"]) as t:
         n = t.forward
