@@ -151,10 +151,13 @@ static void solve_run(void *arg)
 static void solve_done(void *arg)
 {
     struct planning *p = arg;
+    struct sched *s = p->sched;
     unlink_planning(p);
-    metrics_observe_us(METRIC_plan_seconds, net_now_us(p->sched->net) - p->started_us);
+    metrics_observe_us(METRIC_plan_seconds, net_now_us(s->net) - p->started_us);
     p->fn(p->arg, p->err, p->why.text, p->plan);
     planning_free(p);
+    if (!s->closing)
+        planning_step(s); /* the next one counts with what this one takes */
 }
 
 /* ---- gathering ---- */
@@ -251,7 +254,8 @@ static void count_busy(struct planning *p)
     struct busy busy;
     busy_init(&busy, p->view);
     for (const struct generation *g = p->sched->generations; g; g = g->next)
-        if (g->running && g->job && g->job->state == JOB_RUNNING && g->job->id != p->r.job)
+        if (g->job && g->job->id != p->r.job &&
+            (g->job->state == JOB_LOADING || (g->running && g->job->state == JOB_RUNNING)))
             busy_add(&busy, p->view, g->plan, g->pipeline);
     busy_apply(&busy, p->view);
 }
@@ -273,6 +277,9 @@ static void try_solve(struct planning *p)
         name_profile(p);
     if (!gathered(p) && net_now_us(s->net) - p->started_us < GATHER_US)
         return;
+    for (const struct planning *other = s->plannings; other; other = other->next)
+        if (other->solving) /* there is one solver */
+            return;
     p->view = fleet_view(s->fleet, p->key);
     if (p->r.fetches)
         fleet_blobs_view(s->fleet, p->view, p->r.model->graph_hash);

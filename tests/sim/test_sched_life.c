@@ -2,6 +2,8 @@
  * and that every sample is answered once. */
 #include "tests/sched_fixture.h"
 
+#include <math.h>
+
 #define LEASE_MS 6000
 #define RESTART_MS 2000 /* from knowing of a loss to running again, without what travels */
 #define HOLD_MS 60000   /* policy.hold_ms */
@@ -248,6 +250,49 @@ static void refused_for_memory(void **state)
     assert_true(h->phone.loads > loads);
 }
 
+static double planned_ms(struct here *h, int64_t id)
+{
+    double ms = NAN;
+    sched_events(h->s, id, 0, 0, on_text, h);
+    wait_answer(h, 1000);
+    struct json *doc = answer_json(h);
+    const struct json *all = json_find(doc, "events");
+    for (size_t i = 0; i < json_len(all); i++)
+        if (strcmp(json_str(json_find(json_at(all, i), "kind"), ""), "planned") == 0)
+            ms = strtod(json_str(json_find(json_at(all, i), "text"), ""), NULL);
+    json_free(doc);
+    return ms;
+}
+
+/* Two jobs in the same moment: the second plan counts with what the first takes, as one made later would. */
+static void planned_at_the_same_time(void **state)
+{
+    struct here *h = *state;
+    begin(h, 1.0, 0.4, 20000);
+    int64_t alone = submit(h, BATCH "}");
+    wait_results(h, &h->pc, 20, 60000);
+    int64_t later = submit(h, BATCH "}");
+    wait_over(h, alone, 3600000);
+    wait_over(h, later, 3600000);
+    run_ms(h, 60000); /* what was measured of them is forgotten */
+    int64_t id[2];
+    for (int i = 0; i < 2; i++) {
+        sched_submit(h->s, BATCH "}", strlen(BATCH "}"), on_text, h);
+        id[i] = later + 1 + i;
+    }
+    for (int ms = 0; ms < 60000 && !(planned_ms(h, id[0]) > 0 && planned_ms(h, id[1]) > 0); ms += 10)
+        run_ms(h, 10);
+    double first = planned_ms(h, id[0]), second = planned_ms(h, id[1]), least = YK_MIN(first, second),
+           most = YK_MAX(first, second);
+    if (!(most > 1.5 * least) || fabs(most / least / (planned_ms(h, later) / planned_ms(h, alone)) - 1) > 0.05)
+        fail_msg("planned at once: %g and %g ms; one after the other: %g and %g", least, most, planned_ms(h, alone),
+            planned_ms(h, later));
+    for (int i = 0; i < 2; i++) {
+        wait_over(h, id[i], 3600000);
+        expect_done(h, id[i], 20000);
+    }
+}
+
 int main(void)
 {
     log_set_level(getenv("YOKE_TEST_LOG") ? LOG_INFO : LOG_ERROR);
@@ -258,6 +303,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(silent_for_a_lease, setup, teardown),
         cmocka_unit_test_setup_teardown(waiting_is_told_of_who_waits, setup, teardown),
         cmocka_unit_test_setup_teardown(refused_for_memory, setup, teardown),
+        cmocka_unit_test_setup_teardown(planned_at_the_same_time, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
