@@ -1,218 +1,11 @@
 /* Attention as exporters write it out: MatMul, a scale, maybe + mask, Softmax, MatMul, with the moves around them that
- * split columns into heads and join them again, becomes one ai.yoke Attention that reads and writes columns.
- *
- * Where an operand comes from is followed as addresses: a view says, for each axis of the operand, by which steps it
- * walks through the elements of an earlier value. Reshape leaves addresses alone; Transpose, Slice, Split and Gather
- * change them by the axis; a scalar factor is noted. That is done for the shapes of every probe. */
+ * split columns into heads and join them again, becomes one ai.yoke Attention that reads and writes columns. */
+#include "common/passes_attention.h"
+
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "common/passes_rewrite.h"
-
-#define FACTORS 24
 #define STEPS_BACK 12
-
-struct factor { /* n places, step elements apart, of axis `dim` of the operand */
-    int dim;
-    int64_t n, step;
-};
-
-struct view {
-    struct factor f[FACTORS];
-    int n;
-    int64_t offset;
-};
-
-enum form { FORM_ROWS, FORM_TIME, FORM_HEADS, FORM_PLAIN, FORMS }; /* PLAIN: rows with one head */
-
-struct found { /* an operand as a value that Attention can read */
-    int32_t value;
-    int64_t heads, size, at;
-    double scale;
-};
-
-enum role { ROLE_Q, ROLE_K, ROLE_V };
-
-struct match {
-    struct graph *g;
-    struct pass_probes p;
-    int32_t n_probed;
-    int32_t *uses, *reader;
-    int32_t node; /* for note_reader */
-    struct op_ctx *x;
-    struct view view[PASS_PROBES];
-    struct found found[3][FORMS];
-    int32_t scores, softmax, product, mask; /* nodes; mask is a value */
-    double scale;
-};
-
-static bool is_op(const struct node *n, const char *name)
-{
-    return n->op && n->op->domain[0] == 0 && strcmp(n->op->name, name) == 0;
-}
-
-static const struct shape *shape_at(const struct match *m, int probe, int32_t value)
-{
-    return &m->p.at[probe].of[value];
-}
-
-static void strides(const struct shape *s, int64_t *step)
-{
-    int64_t at = 1;
-    for (int i = s->rank - 1; i >= 0; i--) {
-        step[i] = at;
-        at *= s->dims[i];
-    }
-}
-
-/* The axis of a tensor in which addresses of this step move. */
-static int axis_of_step(const struct shape *s, const int64_t *st, int64_t step)
-{
-    for (int k = s->rank - 1; k >= 0; k--)
-        if (s->dims[k] > 1 && step >= st[k] && step < st[k] * s->dims[k])
-            return step % st[k] == 0 ? k : -1;
-    return -1;
-}
-
-/* Splits factors until each moves in one axis of the tensor. */
-static bool refine(struct view *v, const struct shape *s)
-{
-    int64_t st[YK_MAX_RANK];
-    strides(s, st);
-    for (int i = 0; i < v->n;) {
-        struct factor f = v->f[i];
-        int k = axis_of_step(s, st, f.step);
-        int64_t m = k < 0 ? 0 : f.step / st[k];
-        if (k < 0)
-            return false;
-        if ((f.n - 1) * m < s->dims[k]) {
-            i++;
-            continue;
-        }
-        int64_t inner = s->dims[k] / m;
-        if (s->dims[k] % m || inner < 2 || f.n % inner || v->n == FACTORS)
-            return false;
-        memmove(&v->f[i + 1], &v->f[i], (size_t)(v->n - i) * sizeof *v->f);
-        v->n++;
-        v->f[i + 1].n = inner;
-        v->f[i] = (struct factor){f.dim, f.n / inner, st[k] * s->dims[k]};
-    }
-    return true;
-}
-
-/* Addresses in a tensor of shape `from` become addresses in one of shape `to`: axis k of `from` is axis axis[k] of it,
- * and begins at start[k] there. */
-static bool move(
-    struct view *v, const struct shape *from, const struct shape *to, const int *axis, const int64_t *start)
-{
-    int64_t st[YK_MAX_RANK], target[YK_MAX_RANK], offset = 0;
-    if (!refine(v, from))
-        return false;
-    strides(from, st);
-    strides(to, target);
-    for (int k = 0; k < from->rank; k++)
-        offset += (v->offset / st[k] % from->dims[k] + start[k]) * target[axis[k]];
-    for (int i = 0; i < v->n; i++) {
-        int k = axis_of_step(from, st, v->f[i].step);
-        v->f[i].step = v->f[i].step / st[k] * target[axis[k]];
-    }
-    v->offset = offset;
-    return true;
-}
-
-/* A view of a value as it is, an axis of the operand each. */
-static bool begin_view(const struct match *m, int32_t value, struct view *out)
-{
-    for (int p = 0; p < m->p.n; p++) {
-        const struct shape *s = shape_at(m, p, value);
-        int64_t st[YK_MAX_RANK];
-        if (s->rank < 0 || shape_count(s) <= 0)
-            return false;
-        strides(s, st);
-        out[p] = (struct view){0};
-        for (int k = 0; k < s->rank; k++)
-            if (s->dims[k] > 1)
-                out[p].f[out[p].n++] = (struct factor){k, s->dims[k], st[k]};
-    }
-    return true;
-}
-
-static bool gathered(const struct match *m, int probe, const struct node *n, int *axis, int64_t *index)
-{
-    const struct shape *x = shape_at(m, probe, n->in[0]), *i = shape_at(m, probe, n->in[1]);
-    const int64_t *content = m->p.at[probe].content[n->in[1]];
-    int64_t a = node_attr_i(n, "axis", 0);
-    *axis = (int)(a < 0 ? a + x->rank : a);
-    if (i->rank != 0 || !content || *axis < 0 || *axis >= x->rank)
-        return false;
-    *index = content[0] < 0 ? content[0] + x->dims[*axis] : content[0];
-    return *index >= 0 && *index < x->dims[*axis];
-}
-
-/* Through the node that makes `value`, in one probe; *scale is multiplied. False: it is no view. */
-static bool through(struct match *m, int probe, int32_t node, int32_t value, struct view *v, double *scale)
-{
-    const struct node *n = &m->g->nodes[node];
-    const struct shape *from = shape_at(m, probe, value), *to;
-    int axis[YK_MAX_RANK];
-    int64_t start[YK_MAX_RANK] = {0}, index;
-    for (int k = 0; k < YK_MAX_RANK; k++)
-        axis[k] = k;
-    if (n->n_in < 1 || n->in[0] == YK_ABSENT || n->in[0] >= m->n_probed)
-        return false;
-    to = shape_at(m, probe, n->in[0]);
-    if (to->rank < 0 || to->dtype != DT_F32)
-        return false;
-    if (is_op(n, "Reshape") || is_op(n, "Squeeze") || is_op(n, "Unsqueeze") || is_op(n, "Flatten"))
-        return true;
-    if (is_op(n, "Mul") || is_op(n, "Div")) {
-        float c;
-        if (!pass_const_f32(m->g, n->in[1], &c) || c == 0 || !shape_equal(from, to))
-            return false;
-        *scale = is_op(n, "Mul") ? *scale * (double)c : *scale / (double)c;
-        return true;
-    }
-    if (is_op(n, "Transpose")) {
-        const struct attr *perm = node_attr_ints(n, "perm");
-        for (int k = 0; k < from->rank; k++)
-            axis[k] = perm ? (int)perm->ints[k] : from->rank - 1 - k;
-    } else if (is_op(n, "Slice")) {
-        struct slice_dims d;
-        shapes_node(m->g, &m->p.at[probe], node, m->x);
-        m->x->why = NULL;
-        if (op_slice_dims(m->x, &d))
-            return false;
-        for (int k = 0; k < from->rank; k++) {
-            start[k] = d.start[k];
-            if (d.step[k] != 1 && d.count[k] > 1)
-                return false;
-        }
-    } else if (is_op(n, "Split")) {
-        int64_t a = node_attr_i(n, "axis", 0);
-        a = a < 0 ? a + from->rank : a;
-        for (int k = 0; n->out[k] != value; k++) {
-            if (n->out[k] == YK_ABSENT)
-                return false;
-            start[a] += shape_at(m, probe, n->out[k])->dims[a];
-        }
-    } else if (is_op(n, "Gather")) {
-        int gone;
-        int64_t st[YK_MAX_RANK];
-        if (!gathered(m, probe, n, &gone, &index))
-            return false;
-        for (int k = gone; k < from->rank; k++)
-            axis[k] = k + 1;
-        if (!move(v, from, to, axis, start))
-            return false;
-        strides(to, st);
-        v->offset += index * st[gone];
-        return true;
-    } else {
-        return false;
-    }
-    return move(v, from, to, axis, start);
-}
 
 /* What a view's axis `dim` walks: count of factors, and the first two of them. */
 static int factors_of(const struct view *v, int dim, struct factor *a, struct factor *b)
@@ -245,9 +38,9 @@ static bool fits_columns(const struct view *v, const struct operand *o, const st
     struct view fine = *v;
     struct factor batch = {0, 1, 0}, heads = {0, 1, 0}, length, width, more;
     int64_t st[YK_MAX_RANK];
-    if (s->rank != 3 || !refine(&fine, s))
+    if (s->rank != 3 || !passes_attention_refine(&fine, s))
         return false;
-    strides(s, st);
+    passes_attention_strides(s, st);
     if (factors_of(&fine, o->length, &length, &more) > 1 || factors_of(&fine, o->width, &width, &more) > 1)
         return false;
     for (int d = 0, seen = 0; d < o->rank; d++) { /* batch, then heads */
@@ -277,9 +70,9 @@ static bool fits_heads(const struct view *v, const struct operand *o, const stru
     struct view fine = *v;
     int64_t st[YK_MAX_RANK];
     struct factor f, more;
-    if (s->rank != 4 || o->rank != 4 || !refine(&fine, s) || v->offset)
+    if (s->rank != 4 || o->rank != 4 || !passes_attention_refine(&fine, s) || v->offset)
         return false;
-    strides(s, st);
+    passes_attention_strides(s, st);
     *out = (struct found){.heads = s->dims[1], .size = o->size};
     for (int d = 0; d < 4; d++) {
         int k = d == o->length ? 2 : d == o->width ? 3 : d;
@@ -292,7 +85,7 @@ static bool fits_heads(const struct view *v, const struct operand *o, const stru
 static bool fits(
     const struct match *m, int probe, int32_t value, const struct operand *o, enum form form, struct found *out)
 {
-    const struct shape *s = shape_at(m, probe, value);
+    const struct shape *s = passes_attention_shape(m, probe, value);
     const struct view *v = &m->view[probe];
     if (form == FORM_HEADS)
         return fits_heads(v, o, s, out);
@@ -307,7 +100,7 @@ static void note_forms(struct match *m, int32_t value, enum role role, double sc
         struct found all = {0}, one;
         bool ok = true;
         for (int p = 0; ok && p < m->p.n; p++) {
-            const struct shape *s = shape_at(
+            const struct shape *s = passes_attention_shape(
                 m, p, role == ROLE_V ? m->g->nodes[m->product].in[1] : m->g->nodes[m->scores].in[role == ROLE_K]);
             int width = role == ROLE_K ? s->rank - 2 : s->rank - 1;
             struct operand o = {s->rank, 2 * s->rank - 3 - width, width, s->dims[width]};
@@ -328,7 +121,8 @@ static bool follow(struct match *m, int32_t value, enum role role)
     double scale = 1;
     for (int form = 0; form < FORMS; form++)
         m->found[role][form] = (struct found){.value = YK_ABSENT};
-    if (value >= m->n_probed || shape_at(m, 0, value)->dtype != DT_F32 || !begin_view(m, value, m->view))
+    if (value >= m->n_probed || passes_attention_shape(m, 0, value)->dtype != DT_F32 ||
+        !passes_attention_begin(m, value, m->view))
         return false;
     for (int back = 0; back < STEPS_BACK; back++) {
         note_forms(m, value, role, scale);
@@ -340,7 +134,7 @@ static bool follow(struct match *m, int32_t value, enum role role)
         bool ok = true;
         for (int p = 0; ok && p < m->p.n; p++) {
             next = scale;
-            ok = through(m, p, node, value, &m->view[p], &next);
+            ok = passes_attention_through(m, p, node, value, &m->view[p], &next);
         }
         if (!ok || (role == ROLE_V && next != 1))
             break;
@@ -381,21 +175,21 @@ static void merge(struct view *v)
 static bool in_order(struct match *m, int32_t value, int32_t made, enum form form, int64_t heads)
 {
     for (int p = 0; p < m->p.n; p++) {
-        const struct shape *o = shape_at(m, p, made);
+        const struct shape *o = passes_attention_shape(m, p, made);
         struct view v = {.n = 1, .f = {{0, shape_count(o), 1}}}, want = {0};
         double scale = 1;
         int64_t st[YK_MAX_RANK], lq = o->dims[o->rank - 2], dv = o->dims[o->rank - 1];
-        if (shape_count(o) <= 1 || shape_count(o) != shape_count(shape_at(m, p, value)))
+        if (shape_count(o) <= 1 || shape_count(o) != shape_count(passes_attention_shape(m, p, value)))
             return false;
         for (int32_t at = value; at != made;) {
             int32_t node = m->g->values[at].producer;
-            if (!through(m, p, node, at, &v, &scale) || scale != 1)
+            if (!passes_attention_through(m, p, node, at, &v, &scale) || scale != 1)
                 return false;
             at = m->g->nodes[node].in[0];
         }
-        if (!refine(&v, o))
+        if (!passes_attention_refine(&v, o))
             return false;
-        strides(o, st);
+        passes_attention_strides(o, st);
         int64_t head = lq * dv, batch = shape_count(o) / (head * heads);
         if (form == FORM_ROWS)
             put(&want, 0, batch, head * heads);
@@ -418,7 +212,7 @@ static bool in_order(struct match *m, int32_t value, int32_t made, enum form for
 static bool has_shape(const struct match *m, int32_t value, int32_t made, enum form form, int64_t heads)
 {
     for (int p = 0; p < m->p.n; p++) {
-        const struct shape *s = shape_at(m, p, value), *o = shape_at(m, p, made);
+        const struct shape *s = passes_attention_shape(m, p, value), *o = passes_attention_shape(m, p, made);
         int64_t lq = o->dims[o->rank - 2], dv = o->dims[o->rank - 1], batch = shape_count(o) / (lq * dv * heads);
         int b = form == FORM_TIME ? 1 : 0;
         if (s->rank != 3 || s->dims[b] != batch || s->dims[1 - b] != lq || s->dims[2] != heads * dv)
@@ -430,13 +224,13 @@ static bool has_shape(const struct match *m, int32_t value, int32_t made, enum f
 /* A Reshape whose target means the same for any input of so many elements. */
 static bool plain_reshape(const struct match *m, const struct node *n)
 {
-    if (!is_op(n, "Reshape") || n->in[1] >= m->n_probed)
+    if (!passes_attention_is(n, "Reshape") || n->in[1] >= m->n_probed)
         return false;
     for (int p = 0; p < m->p.n; p++) {
         const int64_t *v = m->p.at[p].content[n->in[1]];
         if (!v)
             return false;
-        for (int64_t i = 0; i < shape_count(shape_at(m, p, n->in[1])); i++)
+        for (int64_t i = 0; i < shape_count(passes_attention_shape(m, p, n->in[1])); i++)
             if (v[i] == 0)
                 return false;
     }
@@ -459,7 +253,8 @@ static bool find_ending(struct match *m, int32_t made, enum form form, int64_t h
     for (int i = 0; i < 4; i++) {
         int32_t next = only_reader(m, value);
         const struct node *n = next < 0 ? NULL : &m->g->nodes[next];
-        if (!n || n->in[0] != value || !(is_op(n, "Reshape") || is_op(n, "Transpose")) || n->out[0] >= m->n_probed)
+        if (!n || n->in[0] != value || !(passes_attention_is(n, "Reshape") || passes_attention_is(n, "Transpose")) ||
+            n->out[0] >= m->n_probed)
             break;
         value = n->out[0];
         if (!in_order(m, value, made, form, heads))
@@ -482,21 +277,21 @@ static bool match_scores(struct match *m, int32_t value, int left)
     float c;
     if (!n || !n->op || left == 0)
         return false;
-    if (is_op(n, "MatMul")) {
+    if (passes_attention_is(n, "MatMul")) {
         m->scores = node;
         return true;
     }
-    if ((is_op(n, "Mul") || is_op(n, "Div")) && pass_const_f32(g, n->in[1], &c) && c != 0 &&
+    if ((passes_attention_is(n, "Mul") || passes_attention_is(n, "Div")) && pass_const_f32(g, n->in[1], &c) && c != 0 &&
         pass_same_shape(&m->p, value, n->in[0])) {
-        m->scale = is_op(n, "Mul") ? m->scale * (double)c : m->scale / (double)c;
+        m->scale = passes_attention_is(n, "Mul") ? m->scale * (double)c : m->scale / (double)c;
         return match_scores(m, n->in[0], left - 1);
     }
-    if (!is_op(n, "Add") || m->mask != YK_ABSENT || m->scale != 1 || n->in[0] == n->in[1])
+    if (!passes_attention_is(n, "Add") || m->mask != YK_ABSENT || m->scale != 1 || n->in[0] == n->in[1])
         return false;
     for (int i = 0; i < 2; i++) {
         m->mask = n->in[1 - i];
         m->scale = 1;
-        if (m->mask < m->n_probed && shape_at(m, 0, m->mask)->dtype == DT_F32 && n->in[i] < m->n_probed &&
+        if (m->mask < m->n_probed && passes_attention_shape(m, 0, m->mask)->dtype == DT_F32 && n->in[i] < m->n_probed &&
             pass_same_shape(&m->p, value, n->in[i]) && match_scores(m, n->in[i], left - 1))
             return true;
     }
@@ -507,7 +302,7 @@ static bool match_scores(struct match *m, int32_t value, int left)
 static bool mask_fits(const struct match *m, int32_t scores, int64_t heads, enum form form)
 {
     for (int p = 0; m->mask != YK_ABSENT && p < m->p.n; p++) {
-        const struct shape *k = shape_at(m, p, m->mask), *s = shape_at(m, p, scores);
+        const struct shape *k = passes_attention_shape(m, p, m->mask), *s = passes_attention_shape(m, p, scores);
         if (k->rank < 0 || k->rank > s->rank || (s->rank == 3 && k->rank == 3 && k->dims[0] != 1))
             return false;
         if (s->rank == 4 && k->rank >= 3 && form != FORM_HEADS && s->dims[1] != heads)
@@ -582,10 +377,10 @@ static yk_err unflatten(struct match *m, int32_t softmax)
     int32_t rows = s->in[0], at = rows < m->n_probed && m->uses[rows] == 1 ? g->values[rows].producer : -1;
     int32_t back = s->out[0] < m->n_probed ? only_reader(m, s->out[0]) : -1;
     struct node *flat = at < 0 ? NULL : &g->nodes[at];
-    if (!flat || back < 0 || !is_op(flat, "Flatten") || !is_op(&g->nodes[back], "Reshape") ||
-        !pass_same_shape(&m->p, flat->in[0], g->nodes[back].out[0]))
+    if (!flat || back < 0 || !passes_attention_is(flat, "Flatten") ||
+        !passes_attention_is(&g->nodes[back], "Reshape") || !pass_same_shape(&m->p, flat->in[0], g->nodes[back].out[0]))
         return YK_OK;
-    int rank = shape_at(m, 0, flat->in[0])->rank;
+    int rank = passes_attention_shape(m, 0, flat->in[0])->rank;
     int64_t axis = node_attr_i(flat, "axis", 1), along = node_attr_i(s, "axis", -1);
     if (rank < 1 || (axis != rank - 1 && axis != -1) || (along != -1 && along != 1))
         return YK_OK;
@@ -593,7 +388,8 @@ static yk_err unflatten(struct match *m, int32_t softmax)
     s->out[0] = g->nodes[back].out[0];
     g->values[s->out[0]].producer = softmax;
     int32_t target = g->nodes[back].in[1], by = target < m->n_probed ? g->values[target].producer : -1;
-    if (by >= 0 && is_op(&g->nodes[by], "Shape") && m->uses[target] == 1 && g->nodes[by].in[0] == s->in[0]) {
+    if (by >= 0 && passes_attention_is(&g->nodes[by], "Shape") && m->uses[target] == 1 &&
+        g->nodes[by].in[0] == s->in[0]) {
         g->nodes[by].op = NULL;
         m->uses[s->in[0]]--;
     }
@@ -607,16 +403,16 @@ static yk_err try_softmax(struct match *m, int32_t softmax)
 {
     const struct graph *g = m->g;
     const struct node *s = &g->nodes[softmax];
-    if (s->in[0] >= m->n_probed || s->out[0] >= m->n_probed || shape_at(m, 0, s->in[0])->rank < 3 ||
-        shape_at(m, 0, s->in[0])->rank > 4)
+    if (s->in[0] >= m->n_probed || s->out[0] >= m->n_probed || passes_attention_shape(m, 0, s->in[0])->rank < 3 ||
+        passes_attention_shape(m, 0, s->in[0])->rank > 4)
         return YK_OK;
-    int rank = shape_at(m, 0, s->in[0])->rank;
+    int rank = passes_attention_shape(m, 0, s->in[0])->rank;
     int64_t axis = node_attr_i(s, "axis", -1);
     m->softmax = softmax;
     m->mask = YK_ABSENT;
     m->scale = 1;
     m->product = only_reader(m, s->out[0]);
-    if ((axis != -1 && axis != rank - 1) || m->product < 0 || !is_op(&g->nodes[m->product], "MatMul") ||
+    if ((axis != -1 && axis != rank - 1) || m->product < 0 || !passes_attention_is(&g->nodes[m->product], "MatMul") ||
         g->nodes[m->product].in[0] != s->out[0] || !match_scores(m, s->in[0], 4))
         return YK_OK;
     const struct node *qk = &g->nodes[m->scores], *pv = &g->nodes[m->product];
@@ -626,10 +422,11 @@ static yk_err try_softmax(struct match *m, int32_t softmax)
         return YK_OK;
     for (int p = 0; p < m->p.n; p++) /* nothing repeats */
         for (int i = 0; i < rank - 2; i++)
-            if (shape_at(m, p, qk->in[0])->rank != rank || shape_at(m, p, qk->in[1])->rank != rank ||
-                shape_at(m, p, pv->in[1])->rank != rank ||
-                shape_at(m, p, qk->in[0])->dims[i] != shape_at(m, p, qk->in[1])->dims[i] ||
-                shape_at(m, p, qk->in[0])->dims[i] != shape_at(m, p, pv->in[1])->dims[i])
+            if (passes_attention_shape(m, p, qk->in[0])->rank != rank ||
+                passes_attention_shape(m, p, qk->in[1])->rank != rank ||
+                passes_attention_shape(m, p, pv->in[1])->rank != rank ||
+                passes_attention_shape(m, p, qk->in[0])->dims[i] != passes_attention_shape(m, p, qk->in[1])->dims[i] ||
+                passes_attention_shape(m, p, qk->in[0])->dims[i] != passes_attention_shape(m, p, pv->in[1])->dims[i])
                 return YK_OK;
     for (int form = 0; form < FORMS; form++) {
         const struct found *q = &m->found[ROLE_Q][form], *k = &m->found[ROLE_K][form], *v = &m->found[ROLE_V][form];
@@ -669,7 +466,7 @@ yk_err pass_fuse_attention(struct graph *g, struct yk_diag *why)
     for (m->node = 0; !err && m->node < g->n_nodes; m->node++)
         node_each_use(&g->nodes[m->node], note_reader, m);
     for (int32_t i = 0; !err && m->p.n > 0 && i < g->n_nodes; i++)
-        if (is_op(&g->nodes[i], "Softmax") && !(err = unflatten(m, i)))
+        if (passes_attention_is(&g->nodes[i], "Softmax") && !(err = unflatten(m, i)))
             err = try_softmax(m, i);
     free(m->uses);
     free(m->reader);

@@ -1,7 +1,7 @@
 /* What runs nodes. A backend is more than a table of ops: it claims segments of a graph, prepares them (packing
  * weights, compiling) and runs them asynchronously, so that graph compilers of phones fit. Inside a segment the layout
  * is the backend's own; what crosses a segment is dense row-major in ONNX shape. Host backends that are a table of
- * kernels (ref, blas, simd) share kernels/host.c, which implements this contract over struct host_kernel rows.
+ * kernels (ref, blas, simd) share kernels/host*.c, which implement this contract over struct host_kernel rows.
  *
  * Every function pointer is required. All calls come from one thread (the runner) unless said otherwise. */
 #ifndef YK_BACKEND_H

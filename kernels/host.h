@@ -72,7 +72,7 @@ const struct host_kernel *host_kernel_of(struct backend *b, const struct op_ctx 
 bool host_form_named(struct backend *b, const struct op_ctx *node, const char *name, struct backend_form *form);
 struct pool *host_pool(struct backend *b); /* NULL if b is no backend of this file */
 
-/* The members of struct backend_ops that host.c gives. */
+/* The members of struct backend_ops that host*.c give. */
 void host_close(struct backend *b);
 const char *host_isa(struct backend *b);
 int host_forms(struct backend *b, const struct op_ctx *node, struct backend_form *out, int max);
