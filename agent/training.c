@@ -293,7 +293,7 @@ int64_t training_bytes(const struct pipeline *p)
 bool training_ready(const struct stage *s, int64_t microbatch, const struct micro *m, int *slot)
 {
     const struct train_unit *u = training_unit_of(s);
-    if (m->step != u->step || u->ending || m->index != s->half->next)
+    if (m->step != u->step || u->phase != UNIT_RUNS || m->index != s->half->next)
         return false;
     for (int k = 0; k < u->n_slots; k++) {
         bool free_one = u->slot[k] < 0 && !u->first->outs[k].busy && !u->last->outs[k].busy;

@@ -1,7 +1,7 @@
 /* Stages of a training on an agent. A forward stage and the backward stage of the same nodes are two halves of one
- * trainer; a stage that has both is a half alone. Microbatches of a step go through in their order; behind the last one
- * the trainer moves its parameters, and only then the next step's begin. Parts of checkpoint sets are sent from the
- * parameters themselves: while one is on its way the next step computes, and its end waits. */
+ * trainer (a unit); a stage that has both is a half alone. Microbatches of a step go through in their order; behind the
+ * last one the trainer moves its parameters, and only then the next step's begin. Parts of checkpoint sets are sent
+ * from the parameters themselves: while one is on its way the next step computes, and its end waits. */
 #ifndef YK_TRAINING_STAGES_H
 #define YK_TRAINING_STAGES_H
 

@@ -41,7 +41,7 @@ static void move_done(void *arg)
     struct pipeline *p = u->p;
     struct micro m = {.step = u->step, .index = -1, .steps = u->steps};
     spans_add(p, SPAN_STEP, u->first->index, "", &m, -1, u->moved_us, net_now_us(p->agent->net));
-    u->ending = u->moving = u->shared.taken = false;
+    u->phase = UNIT_RUNS;
     u->done = u->half[0].next = u->half[1].next = 0;
     u->step++;
     if (u->err && p->state == PIPELINE_READY)
@@ -54,6 +54,7 @@ static void move_done(void *arg)
 
 static void move(struct train_unit *u)
 {
+    u->phase = UNIT_MOVES;
     u->moved_us = net_now_us(u->p->agent->net);
     u->p->busy++;
     worker_post(u->p->agent->runner_thread, move_run, move_done, u);
@@ -72,10 +73,10 @@ static void fold_done(void *arg)
     struct train_unit *u = arg;
     struct pipeline *p = u->p;
     struct pipeline_training *t = p->training;
-    u->norm = -1; /* is waited for */
+    u->phase = UNIT_ASKS;
     bool all = p->state == PIPELINE_READY;
     for (int i = 0; i < t->n_units; i++)
-        all = all && t->units[i].ending && t->units[i].norm < 0 && t->units[i].step == u->step;
+        all = all && t->units[i].phase == UNIT_ASKS && t->units[i].step == u->step;
     if (all) {
         int64_t *values = yk_xalloc(((size_t)t->info.n_params + 1) * sizeof *values);
         double *sums = yk_xalloc(((size_t)t->info.n_params + 1) * sizeof *sums);
@@ -104,7 +105,7 @@ void training_norm(struct pipeline *p, const struct wire_norm *w)
     struct pipeline_training *t = p->training;
     for (int i = 0; t && p->state == PIPELINE_READY && i < t->n_units; i++) {
         struct train_unit *u = &t->units[i];
-        if (!u->ending || u->norm >= 0 || u->step != w->step || !(w->norm >= 0))
+        if (u->phase != UNIT_ASKS || u->step != w->step || !(w->norm >= 0))
             continue;
         u->norm = w->norm;
         move(u);
@@ -120,8 +121,7 @@ static void take_done(void *arg)
 {
     struct train_unit *u = arg;
     struct pipeline *p = u->p;
-    u->moving = false;
-    u->shared.taken = true;
+    u->phase = UNIT_SETTLES;
     if (p->state == PIPELINE_READY) {
         training_shared_done(u);
         training_wake(&u->half[0]);
@@ -133,33 +133,26 @@ void training_wake(struct half *h)
 {
     struct train_unit *u = h->unit;
     struct pipeline *p = u->p;
-    if (!u->ending || u->moving || p->state != PIPELINE_READY)
+    if (p->state != PIPELINE_READY)
         return;
-    if (!u->shared.taken) {
-        if (!training_shared_here(u))
-            return;
-        u->moving = true;
+    if (u->phase == UNIT_GATHERS && training_shared_here(u)) {
+        u->phase = UNIT_TAKES;
         p->busy++;
         worker_post(p->agent->runner_thread, take_run, take_done, u);
-        return;
+    } else if (u->phase == UNIT_SETTLES && !u->held && training_shared_gone(u)) {
+        if (!u->squares) {
+            move(u);
+            return;
+        }
+        u->phase = UNIT_FOLDS;
+        p->busy++;
+        worker_post(p->agent->runner_thread, fold_run, fold_done, u);
     }
-    u->due = u->held;
-    if (u->due || !training_shared_gone(u))
-        return;
-    u->moving = true;
-    if (!u->squares) {
-        move(u);
-        return;
-    }
-    u->norm = 0;
-    p->busy++;
-    worker_post(p->agent->runner_thread, fold_run, fold_done, u);
 }
 
 void training_end(struct train_unit *u)
 {
-    u->ending = true;
-    u->shared.taken = u->shared.n_in == 0;
+    u->phase = u->shared.n_in ? UNIT_GATHERS : UNIT_SETTLES;
     training_shared_send(u);
     training_wake(&u->half[0]);
 }

@@ -10,6 +10,19 @@ struct half {
     int64_t next; /* microbatch of the step, whatever else is here already */
 };
 
+/* Where a unit is in its step. None of this has a deadline of its own: a unit that waits for ever is found by yoked,
+ * whose job hears of no step any more (job.h), and unloaded; an error or a lost connection fails the pipeline.
+ *
+ *   phase     until                                                   then
+ *   RUNS      all microbatches of the step are through                GATHERS, or SETTLES if no other unit's sums come
+ *   GATHERS   the sums of all other units that use its weights came   TAKES
+ *   TAKES     the runner has copied them                              SETTLES
+ *   SETTLES   its own sums are gone, and it is not held (below)       FOLDS where gradients are clipped, else MOVES
+ *   FOLDS     the runner has folded the sums and squared them         ASKS; the last unit here sends the squares
+ *   ASKS      yoked has told the norm of the whole gradient           MOVES
+ *   MOVES     the runner has moved the parameters                     RUNS, of the next step */
+enum unit_phase { UNIT_RUNS, UNIT_GATHERS, UNIT_TAKES, UNIT_SETTLES, UNIT_FOLDS, UNIT_ASKS, UNIT_MOVES };
+
 struct train_unit {
     struct pipeline *p;
     struct trainer *trainer;
@@ -19,12 +32,11 @@ struct train_unit {
     int n_slots;
     int64_t step, steps; /* whose microbatches are run; of the whole training */
     int64_t done;        /* microbatches of it that are through */
-    bool ending;         /* all are: the parameters move, or wait for the norm or for what is sent */
-    bool held;           /* its parameters are being sent, or wait for those of other units */
-    bool due;            /* the end of the step waits for that */
-    double *squares;     /* by parameter; NULL without clipping */
-    double norm;
-    struct shared { /* of weights that other units use too */
+    enum unit_phase phase;
+    bool held;       /* its parameters are being sent for a set, or wait for those of other units (training_save.c) */
+    double *squares; /* by parameter; NULL without clipping */
+    double norm;     /* as yoked has told */
+    struct shared {  /* of weights that other units use too */
         struct edge **out, **in;
         struct out_slot *slots; /* by out */
         struct shared_place {
@@ -34,10 +46,8 @@ struct train_unit {
             int64_t bytes;
         } * places;
         int n_out, n_in, n_places;
-        bool taken;    /* this step's sums of others */
         uint8_t *left; /* by parameter: another unit sends it for checkpoints */
     } shared;
-    bool moving; /* the runner has it */
     struct bad { /* the first tensor here that is no number */
         bool found, told, last;
         int64_t step, index;

@@ -1,5 +1,8 @@
-/* Parts of checkpoint sets: what the units of an agent hold behind a step goes to yoked from the parameters themselves.
- */
+/* Parts of checkpoint sets. A unit that has come behind a step of which a set is wanted is held: it runs microbatches
+ * of the next step, but does not move its parameters. When all units here are held behind the same step, their tensors
+ * go to yoked from the parameters themselves; before that into the weight cache too, where the job is about to leave
+ * its plan and may come back to this agent. Then all go on. A part that was lost with its connection is sent again when
+ * that is back. */
 #include "agent/training_priv.h"
 
 #include "agent/blob.h"
@@ -100,8 +103,7 @@ static void on_part(void *arg, yk_err err, size_t bytes)
         for (int i = 0; i < p->training->n_units; i++) {
             struct train_unit *u = &p->training->units[i];
             u->held = false;
-            if (u->due)
-                training_wake(&u->half[0]);
+            training_wake(&u->half[0]);
         }
     pipeline_release(p); /* after an error it is sent again when the connection is back */
 }
@@ -137,7 +139,7 @@ void training_save(struct pipeline *p)
         const float *states = u->states;
         for (int32_t j = 0, slot = 0; j < n; j++) {
             const struct trainer_tensor *x = &all[j];
-            int64_t bytes = shape_bytes(&x->shape), pad = -bytes & (MEMPLAN_ALIGN - 1);
+            int64_t bytes = shape_bytes(&x->shape), pad = memplan_align(bytes) - bytes;
             slot = x->kind == TRAINER_SLOT ? slot + 1 : -1;
             if (x->kind != TRAINER_STATE && u->shared.left && u->shared.left[x->index])
                 continue;
@@ -197,7 +199,7 @@ void training_keep(struct pipeline *p, const struct wire_keep *w)
     bool there = false;
     for (int i = 0; i < t->n_units; i++) {
         struct train_unit *u = &t->units[i];
-        if (u->step == w->step && !u->ending)
+        if (u->step == w->step && u->phase == UNIT_RUNS)
             there = u->held = true;
     }
     if (there)

@@ -8,6 +8,12 @@
 #define MEMPLAN_ALIGN 64
 #define MEMPLAN_HEAP_BYTES ((int64_t)1 << 20)
 
+/* Rounded up to MEMPLAN_ALIGN; bytes may not be near INT64_MAX. */
+static inline int64_t memplan_align(int64_t bytes)
+{
+    return (bytes + MEMPLAN_ALIGN - 1) / MEMPLAN_ALIGN * MEMPLAN_ALIGN;
+}
+
 /* Per node: what the chosen form adds. From the agent's profile, or zeros where unknown. */
 struct memplan_node {
     int64_t packed_bytes;    /* weights in the form's own layout, kept beside the original unless drops_weights */

@@ -103,7 +103,7 @@ static yk_err add_part(struct count *k, const uint8_t *nodes, struct memtrain_pa
         uint8_t role = k->role[m.out[i]];
         int64_t bytes = shape_bytes(&c->shapes->of[m.out[i]]);
         if (role & ROLE_LEAVES)
-            add(k, &part->out, (bytes + MEMPLAN_ALIGN - 1) / MEMPLAN_ALIGN, MEMPLAN_ALIGN);
+            add(k, &part->out, memplan_align(bytes), 1);
         if (!(role & ROLE_GRADIENT) || role & ROLE_LEAVES)
             add(k, c->whole ? &part->fixed : &part->each, bytes, 1);
     }

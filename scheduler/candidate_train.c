@@ -75,8 +75,7 @@ static int64_t body_of(const struct parts *p, const struct cut_edge *e)
 {
     int64_t sum = 0;
     for (int32_t k = 0; k < e->n_values; k++)
-        sum += (YK_MAX(shape_bytes(&p->m->shapes.of[e->values[k]]), 0) + MEMPLAN_ALIGN - 1) / MEMPLAN_ALIGN *
-               MEMPLAN_ALIGN;
+        sum += memplan_align(YK_MAX(shape_bytes(&p->m->shapes.of[e->values[k]]), 0));
     return sum;
 }
 
@@ -134,7 +133,7 @@ static void add_source(struct parts *p)
     const struct graph *g = m->graph;
     for (int32_t i = 0; i < g->n_inputs; i++) {
         int64_t bytes = YK_MAX(shape_bytes(&m->shapes.of[g->inputs[i]]), 0);
-        add(p, &p->source_each, (bytes + MEMPLAN_ALIGN - 1) / MEMPLAN_ALIGN * MEMPLAN_ALIGN);
+        add(p, &p->source_each, memplan_align(bytes));
         if (i != m->req->training->info->divisor_input)
             add(p, &p->source_fixed, bytes / m->microbatch * m->req->batch);
     }

@@ -27,10 +27,8 @@ static int32_t index_of(const struct view *v, const char *agent)
 static int64_t body_of(const struct holding *h, const int32_t *values, int32_t n)
 {
     int64_t sum = 0;
-    for (int32_t k = 0; k < n; k++) {
-        int64_t bytes = YK_MAX(shape_bytes(&h->shapes->of[values[k]]), (int64_t)0);
-        sum += (bytes + MEMPLAN_ALIGN - 1) / MEMPLAN_ALIGN * MEMPLAN_ALIGN;
-    }
+    for (int32_t k = 0; k < n; k++)
+        sum += memplan_align(YK_MAX(shape_bytes(&h->shapes->of[values[k]]), (int64_t)0));
     return sum;
 }
 
