@@ -1,4 +1,4 @@
-/* Between data.c and data_train.c. */
+/* What data*.c share. */
 #ifndef YK_DATA_PRIV_H
 #define YK_DATA_PRIV_H
 
@@ -31,6 +31,18 @@ struct data_set {
     void *scratch;         /* one sample; of data_read_augmented, NULL until then */
     struct data_set *next; /* of the next input; owned */
 };
+
+/* Readers, each for an empty set: they open the files and say what the samples are. dir is not taken. Errors: those of
+ * data_files_open; YK_FORMAT, YK_LIMIT, YK_INVAL, YK_UNSUPPORTED name the file and what is wrong with it. */
+yk_err data_idx_open(struct data_set *d, int dir, const char *split, struct yk_diag *why);
+bool data_npy_here(int dir, const struct data_options *o); /* the file of o->input, or x.npy */
+yk_err data_npy_folder(struct data_set *d, int dir, const struct data_options *o, struct yk_diag *why);
+/* Of x_file and y_file, which are open. */
+yk_err data_npy_x(struct data_set *d, const struct data_options *o, struct yk_diag *why);
+yk_err data_npy_y(struct data_set *d, struct yk_diag *why);
+
+/* Normalisation and pixels, once the samples are known. Errors: YK_INVAL, YK_LIMIT name the option. */
+yk_err data_set_options(struct data_set *d, const struct data_options *o, struct yk_diag *why);
 
 /* data_read of this set alone, without the next. */
 yk_err data_read_alone(struct data_set *d, int64_t first, int64_t count, void *x, void *y, struct yk_diag *why);

@@ -22,6 +22,16 @@ struct pipeline *pipeline_find(struct agent *a, int64_t generation)
     return p;
 }
 
+struct stage *pipeline_stage(struct pipeline *p, int64_t index)
+{
+    if (index == -1)
+        return p->is_source ? &p->source : NULL;
+    for (int i = 0; i < p->n_stages; i++)
+        if (p->stages[i].index == index)
+            return &p->stages[i];
+    return NULL;
+}
+
 /* FLOPs of each stage here, for the pace of an emulated device. */
 static void count_flops(struct pipeline *p, struct pipeline_shapes *at)
 {

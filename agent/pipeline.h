@@ -182,6 +182,7 @@ struct pipeline {
 };
 
 struct pipeline *pipeline_find(struct agent *a, int64_t generation);
+struct stage *pipeline_stage(struct pipeline *p, int64_t index); /* one that is here, -1: the source; else NULL */
 /* Shapes for count samples (fixed batch: always the full ones); borrowed until the next call with another count. NULL
  * on error. */
 const struct pipeline_shapes *pipeline_shapes(struct pipeline *p, int64_t count, struct yk_diag *why);

@@ -5,6 +5,8 @@
 #include "agent/source.h"
 #include "agent/source_data.h"
 
+/* A microbatch on its way: the data thread reads it (READING), it lies ready (READ) until those before it are far
+ * enough, goes through the stages (FLYING), and its result to yoked if it has tensors (SENDING). */
 enum flight_state { FLIGHT_FREE, FLIGHT_READING, FLIGHT_READ, FLIGHT_FLYING, FLIGHT_SENDING };
 
 struct flight {
@@ -31,6 +33,12 @@ struct step_sum {
     float *loss; /* by index, so that the sum has one order */
 };
 
+/* A run of a job's data through the pipeline:
+ *
+ *   phase     what happens                                  until
+ *   opening   uploads are fetched, the data thread opens    open, or over with an error
+ *   open      flights go and come back                      all are back and judged; an error, a cancel, its timeout
+ *   over      what flies is dropped, run_done is sent       run_done went; it is freed then, and `next` begins */
 struct source_run {
     struct pipeline *p;
     struct wire_msg msg;

@@ -1,5 +1,7 @@
 #include "agent/training_priv.h"
 
+#include "agent/load.h"
+#include "common/train_info.h"
 #include "kernels/optim_config.h"
 
 #include <stdlib.h>
@@ -12,84 +14,41 @@ static bool whole(const struct train_unit *u)
 
 /* ---- what load says ---- */
 
-static yk_err take_info(
-    struct pipeline_training *t, const struct graph *g, const struct wire_training *w, struct yk_diag *why)
+/* A tensor of the set that it goes on from. */
+static yk_err check_kept(const struct graph *g, const struct wire_kept *k, struct yk_diag *why)
 {
-    struct grad_info *info = &t->info;
-    struct grad_param *params = yk_arena_alloc(g->arena, w->params.n + 1, sizeof *params);
-    struct grad_state *states = yk_arena_alloc(g->arena, w->states.n + 1, sizeof *states);
-    if (!params || !states)
-        return yk_fail(why, YK_NOMEM, "no memory for %zu parameters", w->params.n);
-    bool good = true;
-    for (size_t i = 0; i < w->params.n && good; i++) {
-        const struct wire_param *p = &w->params.at[i];
-        good = p->value >= 0 && p->value < g->n_values && g->values[p->value].kind == VALUE_WEIGHT && p->uses.n > 0 &&
-               p->uses.n <= (size_t)g->n_outputs;
-        if (!good)
-            break;
-        int32_t *uses = yk_arena_alloc(g->arena, p->uses.n, sizeof *uses);
-        if (!uses)
-            return yk_fail(why, YK_NOMEM, "no memory for %zu parameters", w->params.n);
-        for (size_t u = 0; u < p->uses.n; u++) {
-            good = good && p->uses.at[u] >= 0 && p->uses.at[u] < g->n_outputs;
-            uses[u] = (int32_t)p->uses.at[u];
-        }
-        params[i] = (struct grad_param){.value = (int32_t)p->value,
-            .name = g->values[p->value].name,
-            .trainable = true,
-            .n_uses = (int32_t)p->uses.n,
-            .uses = uses};
-    }
-    for (size_t i = 0; i < w->states.n && good; i++) {
-        const struct wire_state *s = &w->states.at[i];
-        good = s->value >= 0 && s->value < g->n_values && g->values[s->value].kind == VALUE_WEIGHT && s->output >= 0 &&
-               s->output < g->n_outputs;
-        states[i] = (struct grad_state){(int32_t)s->value, (int32_t)s->output};
-    }
-    if (!good)
-        return yk_fail(
-            why, YK_INVAL, "the training names a parameter, a statistic or an output that the graph has not");
-    info->params = params;
-    info->n_params = (int32_t)w->params.n;
-    info->states = states;
-    info->n_states = (int32_t)w->states.n;
+    if (k->value < 0 || k->value >= g->n_values || g->values[k->value].kind != VALUE_WEIGHT || k->slot < -1 ||
+        k->slot >= OPTIM_SLOTS_MAX || k->bytes < 0 || !hash_is_hex(k->hash))
+        return yk_fail(why, YK_INVAL, "the training goes on from a tensor (value %lld, slot %lld) that it has not",
+            (long long)k->value, (long long)k->slot);
     return YK_OK;
-}
-
-static bool in_range(int64_t v, int64_t n)
-{
-    return v >= 0 && v < n;
 }
 
 yk_err training_take(struct pipeline *p, struct yk_diag *why)
 {
     const struct wire_training *w = &p->load->training;
-    struct graph *g = p->graph;
     struct json *doc = NULL;
     struct pipeline_training *t = p->training = yk_xalloc(sizeof *t);
     yk_err err = json_parse(w->config, strlen(w->config), &doc, why);
     if (!err)
         err = train_config_read(doc, &t->config, why);
     json_free(doc);
+    if (!err)
+        err = train_info_read(w, p->graph, &t->info, why);
+    if (!err && (w->step < 0 || w->save_every < 1 || w->batch < 1 || w->batch > YK_MAX_COUNT))
+        err = yk_fail(why, YK_INVAL, "step %lld, sets every %lld steps, batches of %lld samples", (long long)w->step,
+            (long long)w->save_every, (long long)w->batch);
+    for (size_t i = 0; i < w->kept.n && !err; i++)
+        err = check_kept(p->graph, &w->kept.at[i], why);
     if (err)
         return yk_wrap(why, err, "training");
-    if (!in_range(w->loss, g->n_outputs) || !in_range(w->scores, g->n_outputs) || !in_range(w->target, g->n_inputs) ||
-        !in_range(w->divisor, g->n_inputs) || w->stay < 0 || w->stay > g->n_outputs || w->outputs < 0 ||
-        w->n_outputs < 0 || w->outputs + w->n_outputs > g->n_outputs - w->stay || w->loss >= g->n_outputs - w->stay ||
-        w->scores >= g->n_outputs - w->stay || !in_range(w->first_backward, (int64_t)g->n_nodes + 1) || w->step < 0 ||
-        w->save_every < 1)
-        return yk_fail(why, YK_INVAL, "the training names inputs, outputs or nodes that the graph has not");
-    g->n_staying = (int32_t)w->stay;
-    t->loss = t->info.loss_output = (int32_t)w->loss;
-    t->scores = t->info.logits_output = (int32_t)w->scores;
-    t->target = t->info.target_input = (int32_t)w->target;
-    t->divisor = t->info.divisor_input = (int32_t)w->divisor;
-    t->info.model_output = (int32_t)w->outputs;
-    t->info.n_model_outputs = (int32_t)w->n_outputs;
-    t->info.first_backward = (int32_t)w->first_backward;
+    t->loss = t->info.loss_output;
+    t->scores = t->info.logits_output;
+    t->target = t->info.target_input;
+    t->divisor = t->info.divisor_input;
     t->save_every = w->save_every;
     t->step = w->step;
-    return take_info(t, g, w, why);
+    return YK_OK;
 }
 
 struct search {
@@ -114,23 +73,6 @@ bool training_needs(const struct pipeline *p, const struct wire_kept *k)
 }
 
 /* ---- opening ---- */
-
-static struct stage *stage_of(struct pipeline *p, int64_t index)
-{
-    for (int i = 0; i < p->n_stages; i++)
-        if (p->stages[i].index == index)
-            return &p->stages[i];
-    return NULL;
-}
-
-static yk_err weight_data(void *arg, int32_t v, const void **data, struct yk_diag *why)
-{
-    struct pipeline *p = arg;
-    if (v < 0 || v >= p->graph->n_values || !p->weight[v])
-        return yk_fail(why, YK_NOTFOUND, "weight %d is not here", v);
-    *data = p->weight[v];
-    return YK_OK;
-}
 
 /* The tensor that a row of a set is about: a weight's slots stand behind it. NULL if it is not here. */
 static const struct trainer_tensor *find_tensor(const struct train_unit *u, int32_t value, int32_t slot)
@@ -186,7 +128,7 @@ static yk_err open_unit(struct train_unit *u, struct yk_diag *why)
         .optim = optim_config(&t->config),
         .in_flight = whole(u) ? 0 : (int)u->first->depth,
         .single = p->load->training.batch <= p->full,
-        .weight = weight_data,
+        .weight = load_weight,
         .weight_arg = p};
     yk_err err = trainer_open(&c, &u->trainer, why);
     free(nodes);
@@ -217,7 +159,7 @@ yk_err training_open(struct pipeline *p, struct yk_diag *why)
     t->units = yk_xalloc(((size_t)p->n_stages + 1) * sizeof *t->units);
     yk_err err = YK_OK;
     for (int i = 0; i < p->n_stages && !err && !p->agent->stop; i++) {
-        struct stage *s = &p->stages[i], *pair = stage_of(p, s->w->pair);
+        struct stage *s = &p->stages[i], *pair = s->w->pair < 0 ? NULL : pipeline_stage(p, s->w->pair);
         if (s->half)
             continue;
         if (!pair || pair->half || pair->w->pair != s->index)

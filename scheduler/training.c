@@ -3,6 +3,7 @@
 #include "common/onnx.h"
 #include "common/plan.h"
 #include "common/samples.h"
+#include "common/train_info.h"
 #include "scheduler/model.h"
 #include "scheduler/policy.h"
 #include "scheduler/solve.h"
@@ -68,39 +69,6 @@ static yk_err find_value(
                : YK_OK;
 }
 
-/* The same as agents have it: parameters that are trained, by the values of the skeleton. */
-static yk_err copy_info(struct training *t, struct graph *read, const struct grad_info *info, struct yk_diag *why)
-{
-    const struct wire_training *w = &t->wire;
-    struct grad_param *params = yk_arena_alloc(read->arena, w->params.n + 1, sizeof *params);
-    struct grad_state *states = yk_arena_alloc(read->arena, w->states.n + 1, sizeof *states);
-    if (!params || !states)
-        return yk_fail(why, YK_NOMEM, "no memory for %zu parameters", w->params.n);
-    for (size_t i = 0; i < w->params.n; i++) {
-        const struct wire_param *p = &w->params.at[i];
-        int32_t *uses = yk_arena_alloc(read->arena, p->uses.n + 1, sizeof *uses);
-        if (!uses)
-            return yk_fail(why, YK_NOMEM, "no memory for %zu parameters", w->params.n);
-        for (size_t u = 0; u < p->uses.n; u++)
-            uses[u] = (int32_t)p->uses.at[u];
-        params[i] = (struct grad_param){.value = (int32_t)p->value,
-            .name = read->values[p->value].name,
-            .trainable = true,
-            .n_uses = (int32_t)p->uses.n,
-            .uses = uses};
-    }
-    for (size_t i = 0; i < w->states.n; i++)
-        states[i] = (struct grad_state){(int32_t)w->states.at[i].value, (int32_t)w->states.at[i].output};
-    t->info = *info;
-    t->info.params = params;
-    t->info.n_params = (int32_t)w->params.n;
-    t->info.states = states;
-    t->info.n_states = (int32_t)w->states.n;
-    t->info.of = NULL;
-    t->info.warning = NULL;
-    return YK_OK;
-}
-
 static yk_err take_info(struct training *t, const struct graph *made, const struct grad_info *info, struct yk_diag *why)
 {
     struct graph *read = t->model->graph;
@@ -135,9 +103,9 @@ static yk_err take_info(struct training *t, const struct graph *made, const stru
     w->target = info->target_input;
     w->divisor = info->divisor_input;
     w->stay = made->n_outputs - info->model_output - info->n_model_outputs;
-    read->n_staying = (int32_t)w->stay;
-    err = err ? err : copy_info(t, read, info, why);
-    t->first_loss = info->first_loss;
+    if (!err)
+        err = train_info_read(w, read, &t->info, why); /* as agents will */
+    t->info.first_loss = t->first_loss = info->first_loss;
     t->first_backward = info->first_backward;
     t->of = yk_xalloc(((size_t)made->n_nodes + 1) * sizeof *t->of);
     for (int32_t i = 0; i < made->n_nodes; i++) {
@@ -183,24 +151,20 @@ yk_err training_make(struct training *t, const char *dir, const char *blob_hash,
 
 void training_adopt(struct training *t, struct training *made)
 {
-    struct training old = *t;
-    *t = *made;
-    t->config = old.config;
-    t->steps = old.steps;
-    t->epoch_steps = old.epoch_steps;
-    t->done = old.done;
-    memcpy(t->ms, old.ms, sizeof t->ms);
-    t->n_ms = old.n_ms;
-    t->every = old.every;
-    t->told_ms = old.told_ms;
-    t->set_ms = old.set_ms;
-    t->set_link_ms = old.set_link_ms;
-    t->saved = old.saved;
-    memcpy(t->coming, old.coming, sizeof t->coming);
-    t->exporting = old.exporting;
-    old = (struct training){
-        .config = made->config, .model = old.model, .of = old.of, .wire = old.wire, .warning = old.warning};
-    *made = old;
+    struct training before = *t;
+    t->model = made->model;
+    t->of = made->of;
+    t->n_forward = made->n_forward;
+    t->first_loss = made->first_loss;
+    t->first_backward = made->first_backward;
+    t->wire = made->wire;
+    t->info = made->info;
+    t->trained_bytes = made->trained_bytes;
+    t->warning = made->warning;
+    made->model = before.model;
+    made->of = before.of;
+    made->wire = before.wire;
+    made->warning = before.warning;
     training_free(made);
 }
 

@@ -180,6 +180,34 @@ static void bad_training(struct wire_load *w, int agent)
     w->kind = "train";
     w->training = (struct wire_training){.config = "{}", .loss = 0, .scores = 77, .save_every = 1};
 }
+/* As if the model were a training graph, whose stages have both halves each. */
+static void training_of(struct wire_load *w)
+{
+    w->kind = "train";
+    w->training = (struct wire_training){.config = "{}", .n_outputs = 1, .save_every = 1, .batch = 5};
+    for (size_t i = 0; i < w->stages.n; i++)
+        w->stages.at[i].pair = w->stages.at[i].index;
+}
+static void huge_batch(struct wire_load *w, int agent)
+{
+    (void)agent;
+    training_of(w);
+    w->training.batch = INT64_MAX;
+}
+static int64_t first_weight; /* of the model */
+static void huge_slot(struct wire_load *w, int agent)
+{
+    (void)agent;
+    static int64_t uses[1];
+    static struct wire_param param;
+    static struct wire_kept kept;
+    training_of(w);
+    param = (struct wire_param){.value = first_weight, .uses = {uses, 1}};
+    kept = (struct wire_kept){.value = first_weight, .slot = INT32_MAX, .hash = w->graph, .bytes = 1 << 20};
+    w->training.params.at = &param;
+    w->training.kept.at = &kept;
+    w->training.params.n = w->training.kept.n = 1;
+}
 static void many_credits(struct wire_load *w, int agent)
 {
     (void)agent;
@@ -199,10 +227,12 @@ static void bad_loads_are_undone(void **state)
         const char *error;
     } cases[] = {{bad_codec, "UNSUPPORTED"}, {bad_nodes, "INVAL"}, {bad_graph, "NOTFOUND"}, {bad_values, "INVAL"},
         {bad_value, "INVAL"}, {bad_batch, NULL}, {no_batch, "INVAL"}, {bad_forms, "INVAL"}, {unknown_forms, NULL},
-        {bad_kind, "UNSUPPORTED"}, {no_training, "FORMAT"}, {bad_training, "INVAL"}, {many_credits, "INVAL"},
-        {other_ticket, "AUTH"}};
+        {bad_kind, "UNSUPPORTED"}, {no_training, "FORMAT"}, {bad_training, "INVAL"}, {huge_batch, "INVAL"},
+        {huge_slot, "INVAL"}, {many_credits, "INVAL"}, {other_ticket, "AUTH"}};
     struct bed *b = bed_open(2);
     BED_UNTIL(b, 2000, bed_joined(b, 2));
+    while (b->graph->values[first_weight].kind != VALUE_WEIGHT)
+        first_weight++;
     for (size_t i = 0; i < YK_COUNT(cases); i++) {
         struct bed_plan p = bed_two_stages;
         p.generation = 100 + (int64_t)i;
