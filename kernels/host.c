@@ -120,7 +120,7 @@ const struct host_kernel *host_find_row(
 bool host_form_named(struct backend *b, const struct op_ctx *node, const char *name, struct backend_form *form)
 {
     return b->ops->forms == host_forms && node->node->op && shapes_known(node) &&
-           find_row((struct host *)b, node, name, form);
+           host_find_row((struct host *)b, node, name, form);
 }
 
 const struct host_kernel *host_kernel_of(struct backend *b, const struct op_ctx *c, struct backend_form *form)

@@ -38,6 +38,14 @@ struct generation *sched_generation(struct sched *s, int64_t id)
     return find(s, id);
 }
 
+struct generation *sched_generation_of(const struct sched *s, const struct job *j)
+{
+    struct generation *g = s->generations;
+    while (g && g->job != j)
+        g = g->next;
+    return g;
+}
+
 struct generation_agent *sched_member(struct generation *g, const char *agent)
 {
     for (int i = 0; i < g->n_agents; i++)

@@ -25,7 +25,17 @@ enum job_state {
 #undef X
 };
 
-/* What becomes of a job while it runs (jobs_review.c). */
+/* What becomes of a job while it runs (jobs_review.c). Beside its state it may be in these, each with its way out:
+ *
+ *   looking             the planner is asked for another plan     it answers
+ *   draining            no step is begun any more                 a set behind the last one; drain_us: the job is lost
+ *   trial GOING         on its way to a single device             it runs there: RUNS
+ *   trial RUNS          measured there                            enough steps: OVER, there or back in the pipeline
+ *   trial OVER          no other trial                            another pipeline is moved to: NONE
+ *   rest_until_us       waits for devices that rest               one is back, or the time is over: failed
+ *   training.judging    its source judges an epoch (jobs_judge.c) it answers, or judge_until_us
+ *   training.checking   its newest set is read (jobs_damage.c)    the content worker answers
+ *   training.exporting  its model is written (jobs_train.c)       the content worker answers */
 struct job_life {
     char why[200], looked[200]; /* another plan is wanted because of; is being looked for ("": not) */
     bool looking;

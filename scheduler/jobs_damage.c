@@ -91,14 +91,6 @@ static void check_run(void *arg)
     }
 }
 
-static const struct generation *generation_of(const struct sched *s, const struct job *j)
-{
-    const struct generation *g = s->generations;
-    while (g && g->job != j)
-        g = g->next;
-    return g;
-}
-
 /* ---- other content ---- */
 
 struct piece {
@@ -178,7 +170,7 @@ static void content_done(void *arg)
     struct content_check *c = arg;
     struct sched *s = c->s;
     struct job *j = jobs_find(s, c->job);
-    const struct generation *g = j && !job_ended(j->state) ? generation_of(s, j) : NULL;
+    const struct generation *g = j && !job_ended(j->state) ? sched_generation_of(s, j) : NULL;
     if (j)
         j->checking = false;
     if (j && !job_ended(j->state) && c->damaged && c->model)
@@ -188,6 +180,8 @@ static void content_done(void *arg)
         jobs_fail(s, j, "%s is damaged: %.300s: give it again", c->damaged->what, c->why.text);
     else if (g && g->id == c->generation) /* else it was lost meanwhile, and is tried again */
         otherwise(s, j, c->fatal, c->text);
+    else if (j && !job_ended(j->state) && j->training)
+        jobs_train_finish(s, j); /* which waited for this */
     for (size_t i = 0; i < c->n; i++) {
         free(c->pieces[i].file);
         free(c->pieces[i].what);
@@ -201,7 +195,7 @@ static void content_done(void *arg)
 
 void jobs_content_suspect(struct sched *s, struct job *j, bool data, yk_err err, bool fatal, const char *why)
 {
-    const struct generation *g = generation_of(s, j);
+    const struct generation *g = sched_generation_of(s, j);
     if (j->checking)
         return; /* another agent says the same */
     bool may = err == YK_FORMAT || err == YK_IO || err == YK_NOTFOUND;
@@ -236,12 +230,11 @@ static void check_done(void *arg)
     struct sched *s = c->s;
     struct job *j = jobs_find(s, c->job);
     if (j && !job_ended(j->state)) {
-        const struct generation *g = generation_of(s, j);
+        const struct generation *g = sched_generation_of(s, j);
         bool same = g && g->id == c->generation; /* else it was lost meanwhile, and is tried again */
         j->training->checking = false;
         if (c->err && j->training->saved.step == c->step) {
             jobs_sets_remove(s, j, c->why.text);
-            j->training->exporting = false;
             if (g) {
                 jobs_review_reset(s, j);
                 jobs_again(s, j, c->why.text);
@@ -250,6 +243,8 @@ static void check_done(void *arg)
             }
         } else if (same) {
             jobs_content_suspect(s, j, false, c->said, c->fatal, c->text);
+        } else {
+            jobs_train_finish(s, j); /* which waited for this */
         }
     }
     free(c->dir);
@@ -261,7 +256,7 @@ static void check_done(void *arg)
 void jobs_sets_suspect(struct sched *s, struct job *j, yk_err err, bool fatal, const char *why)
 {
     struct training *t = j->training;
-    const struct generation *g = generation_of(s, j);
+    const struct generation *g = sched_generation_of(s, j);
     if (t->checking)
         return; /* another agent says the same */
     if (!t->saved.step || !g) {

@@ -62,18 +62,10 @@ static const char *hash_of(struct sched *s, const char *file)
     return dot && blobs_find(s->blobs, dot + 1, NULL) ? dot + 1 : NULL;
 }
 
-static struct generation *generation_of(struct sched *s, const struct job *j)
-{
-    struct generation *g = s->generations;
-    while (g && g->job != j)
-        g = g->next;
-    return g;
-}
-
 static void ask(struct sched *s, struct job *j)
 {
     struct training *t = j->training;
-    const struct generation *g = generation_of(s, j);
+    const struct generation *g = sched_generation_of(s, j);
     struct fleet_agent *source = g ? fleet_find(s->fleet, g->source) : NULL;
     const char *file = NULL, *hash;
     int64_t epoch = first_file(s, j->id, &file);

@@ -41,14 +41,6 @@ static void forget_left(struct job *j, const char *agent)
         memmove(j->life.left[i], j->life.left[--j->life.n_left], sizeof *j->life.left);
 }
 
-static struct generation *generation_of(struct sched *s, const struct job *j)
-{
-    struct generation *g = s->generations;
-    while (g && g->job != j)
-        g = g->next;
-    return g;
-}
-
 /* What the next plan has of them is taken out again. */
 static void leave_agents(struct sched *s, struct job *j)
 {
@@ -110,7 +102,7 @@ static void put_devices(const struct plan *p, char *out, size_t size)
 static void leave(struct sched *s, struct job *j)
 {
     struct job_life *l = &j->life;
-    struct generation *g = generation_of(s, j);
+    struct generation *g = sched_generation_of(s, j);
     l->draining = false;
     l->left_us = net_now_us(s->net);
     l->fetched_bytes = 0;
@@ -123,7 +115,7 @@ static void leave(struct sched *s, struct job *j)
 void jobs_drain(struct sched *s, struct job *j, const char *kind, const char *fmt, ...)
 {
     struct job_life *l = &j->life;
-    struct generation *g = generation_of(s, j);
+    struct generation *g = sched_generation_of(s, j);
     va_list args;
     if (!g || l->draining)
         return;
@@ -244,7 +236,7 @@ static void on_other(void *arg, yk_err err, const char *why, struct plan *plan)
     struct look k = *(struct look *)arg;
     struct sched *s = k.s;
     struct job *j = looked(&k);
-    struct generation *g = j ? generation_of(s, j) : NULL;
+    struct generation *g = j ? sched_generation_of(s, j) : NULL;
     free(arg);
     (void)why;
     if (j)
@@ -413,7 +405,7 @@ static void judge_trial(struct sched *s, struct job *j, const struct generation 
 void jobs_review_began(struct sched *s, struct job *j)
 {
     struct job_life *l = &j->life;
-    const struct generation *g = generation_of(s, j);
+    const struct generation *g = sched_generation_of(s, j);
     int64_t now = net_now_us(s->net);
     char to[120];
     for (const struct generation *k = g; k; k = k->next)
@@ -463,7 +455,7 @@ void jobs_review_tick(struct sched *s, struct job *j)
             jobs_lost(s, j, "it did not come to the end of a step in time");
         return;
     }
-    const struct generation *g = generation_of(s, j);
+    const struct generation *g = sched_generation_of(s, j);
     struct fleet_agent *a = resting(s, j, &kind);
     if (!g)
         return;

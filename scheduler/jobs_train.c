@@ -286,16 +286,20 @@ static void finished(struct sched *s, int64_t job, yk_err err, const char *why, 
 {
     struct job *j = jobs_find(s, job);
     (void)hash;
-    if (j && j->state == JOB_RUNNING && err) {
+    if (!j)
+        return;
+    j->training->exporting = false;
+    if (j->state != JOB_RUNNING) /* lost meanwhile: it is written when the job runs again */
+        return;
+    if (err) {
         char text[400];
         snprintf(text, sizeof text, "the trained model cannot be written: %.340s", why);
         if (err == YK_NOSPC) {
-            j->training->exporting = false;
             jobs_store_error(s, job, err, text);
             return;
         }
         jobs_sets_suspect(s, j, err, true, text);
-    } else if (j && j->state == JOB_RUNNING) {
+    } else if (j->training->saved.step == j->training->steps) {
         free(j->outputs_json);
         j->outputs_json = yk_xasprintf("[{\"name\":\"model\",\"file\":\"%s\"}]", file);
         jobs_finish(s, j);
@@ -309,7 +313,7 @@ void jobs_train_finish(struct sched *s, struct job *j)
 {
     struct training *t = j->training;
     if (j->state != JOB_RUNNING || t->steps == 0 || t->done != t->steps || t->saved.step != t->steps || t->exporting ||
-        !jobs_judge_all(t))
+        t->checking || j->checking || !jobs_judge_all(t))
         return;
     t->exporting = true;
     jobs_train_export(s, j, &t->saved, yk_xasprintf("job-%lld.onnx", (long long)j->id), false, finished);

@@ -115,8 +115,9 @@ yk_err dispatch_load(
     struct sched *s, struct job *j, struct model *m, const struct plan *plan, int64_t plan_id, struct yk_diag *why);
 struct generation_agent *sched_member(struct generation *g, const char *agent); /* NULL: it has no part in it */
 int sched_stage_agents(const struct generation *g);
-struct generation *sched_generation(struct sched *s, int64_t id); /* one that has not ended; NULL */
-void dispatch_drop(struct sched *s, struct job *j);               /* unloads everything of a job */
+struct generation *sched_generation(struct sched *s, int64_t id);                   /* one that has not ended; NULL */
+struct generation *sched_generation_of(const struct sched *s, const struct job *j); /* the first of its own; NULL */
+void dispatch_drop(struct sched *s, struct job *j);                                 /* unloads everything of a job */
 void dispatch_agent_lost(struct sched *s, struct fleet_agent *a);
 yk_err dispatch_message(void *sched, struct fleet_agent *a, struct wire_msg *msg);
 yk_err dispatch_stream(void *sched, struct fleet_agent *a, struct wire_msg *head, struct chan_sink *sink);
