@@ -42,6 +42,19 @@ static inline int64_t gen_pick(struct gen *c, int64_t lo, int64_t hi)
     return lo + (int64_t)(v % n);
 }
 
+/* For a fuzzer: choices from its bytes, and behind them from a seed that follows from all of them. */
+static inline void gen_begin(struct gen *c, const uint8_t *bytes, size_t size)
+{
+    uint64_t seed = 0xcbf29ce484222325u; /* FNV-1a */
+    for (size_t i = 0; i < size; i++)
+        seed = (seed ^ bytes[i]) * 0x100000001b3u;
+    yk_rng_seed(&c->r, seed);
+    c->bytes = bytes;
+    c->left = size;
+    c->small = true;
+    c->special = gen_pick(c, 0, 3) == 3;
+}
+
 static inline int64_t gen_size(struct gen *c, char letter)
 {
     static const int64_t few[] = {1, 2, 3, 4, 5, 7}, odd[] = {1, 3, 8, 13, 17, 33}, tiny[] = {3, 1, 2, 4, 8, 9};

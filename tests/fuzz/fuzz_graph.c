@@ -526,18 +526,11 @@ static yk_err check_backend(struct build *b, size_t which, yk_err want)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct build *b = calloc(1, sizeof *b);
-    uint64_t seed = 0xcbf29ce484222325u;
     if (!pools[0])
         setup();
     if (!b || !(b->g = graph_open(0)))
         abort();
-    for (size_t i = 0; i < size; i++)
-        seed = (seed ^ data[i]) * 0x100000001b3u;
-    yk_rng_seed(&b->c.r, seed);
-    b->c.bytes = data;
-    b->c.left = size;
-    b->c.small = true;
-    b->c.special = gen_pick(&b->c, 0, 3) == 3;
+    gen_begin(&b->c, data, size);
     b->g->inputs = b->inputs;
     for (int64_t n = gen_pick(&b->c, 1, NODES), tries = 0; b->g->n_nodes < n && tries < 3 * NODES; tries++)
         add_node(b);

@@ -442,18 +442,11 @@ static void check(struct attack *a)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct attack *a = calloc(1, sizeof *a);
-    uint64_t seed = 0xcbf29ce484222325u;
     if (!pool)
         setup();
     if (!a || !(a->g = graph_open(0)))
         abort();
-    for (size_t i = 0; i < size; i++)
-        seed = (seed ^ data[i]) * 0x100000001b3u;
-    yk_rng_seed(&a->c.r, seed);
-    a->c.bytes = data;
-    a->c.left = size;
-    a->c.small = true;
-    a->c.special = gen_pick(&a->c, 0, 3) == 3;
+    gen_begin(&a->c, data, size);
     a->c.plain = true;
     if (draw(a))
         check(a);

@@ -20,8 +20,9 @@ def reference(plan):
     return path
 
 
-def faulty_job(breaks, agents=2):
-    """A forced two-stage batch job; breaks(fleet) runs while it is in the middle."""
+def two_stage_job(state, before=lambda fleet: None, breaks=lambda fleet: None):
+    """A forced two-stage batch job; before(fleet) runs just before it is sent, breaks(fleet) once it is in that state
+    (running: in the middle). Its output is that of the unsplit run."""
     with Fleet() as fleet:
         fleet.agent("pc", f"--data-root={DATASETS}", emulate=SLOW)
         fleet.agent("phone", "--class=phone", emulate=SLOW)
@@ -31,10 +32,11 @@ def faulty_job(breaks, agents=2):
         nodes = n_nodes(plan)
         forced = fleet.forced(plan, [("pc", [[0, nodes // 2]]), ("phone", [[nodes // 2 + 1, nodes - 1]])])
         output = fleet.dir / "out.npy"
+        before(fleet)
         client = fleet.spawn("batch", "fmnist", "--data=fashion-mnist", "--source=pc", "--batch=500", f"--plan={forced}",
                              f"--output={output}", "--json")
-        harness.wait_for("the job to be in the middle", lambda: [
-            j for j in fleet.list("jobs") if j["state"] == "running" and j["done"] and j["done"] > 500], 60)
+        harness.wait_for(f"the job to be {state}", lambda: [
+            j for j in fleet.list("jobs") if j["state"] == state and (state != "running" or (j["done"] or 0) > 500)], 60)
         breaks(fleet)
         out, err = client.communicate(timeout=180)
         assert client.returncode == 0, err[-2000:]
@@ -42,6 +44,19 @@ def faulty_job(breaks, agents=2):
         rows = fleet.list("jobs")
         assert rows[0]["state"] == "done" and rows[0]["done"] == 10000, rows
         assert abs(rows[0]["accuracy"] - 0.8956) < 1e-9, rows
+
+
+def faulty_job(breaks):
+    two_stage_job("running", breaks=breaks)
+
+
+def pause(name):
+    """Stops a program for longer than the lease, and lets it go on."""
+    def breaks(fleet):
+        fleet.kill(name, signal.SIGSTOP)
+        time.sleep(LEASE_S + 2)
+        fleet.kill(name, signal.SIGCONT)
+    return breaks
 
 
 def restart(fleet, name):
@@ -76,11 +91,7 @@ def test_kill_source_and_return():
 
 
 def test_stop_source_and_continue():
-    def breaks(fleet):
-        fleet.kill("pc", signal.SIGSTOP)
-        time.sleep(LEASE_S + 2)
-        fleet.kill("pc", signal.SIGCONT)
-    faulty_job(breaks)
+    faulty_job(pause("pc"))
 
 
 def test_clean_exit_of_source_and_return():
@@ -144,12 +155,8 @@ def test_cancel_frees_agents():
 
 
 def test_stop_yoked_and_continue():
-    """SIGSTOP of yoked longer than the lease: its agents give it up, and join again when it goes on."""
-    def breaks(fleet):
-        fleet.kill("yoked", signal.SIGSTOP)
-        time.sleep(LEASE_S + 2)
-        fleet.kill("yoked", signal.SIGCONT)
-    faulty_job(breaks)
+    """Its agents give it up, and join again when it goes on."""
+    faulty_job(pause("yoked"))
 
 
 def test_three_deaths_in_one_job():
@@ -165,25 +172,7 @@ def test_three_deaths_in_one_job():
 
 def loading_job(breaks):
     """breaks(fleet) runs while the phone holds a load up: it was stopped just before the job came."""
-    with Fleet() as fleet:
-        fleet.agent("pc", f"--data-root={DATASETS}", emulate=SLOW)
-        fleet.agent("phone", "--class=phone", emulate=SLOW)
-        fleet.wait_links(("pc", "phone"), ("phone", "pc"))
-        fleet.add_model(FMNIST, "fmnist")
-        plan = fleet.plan("fmnist", "--job=batch", "--source=pc", "--batch=500", "--microbatch=50")
-        nodes = n_nodes(plan)
-        forced = fleet.forced(plan, [("pc", [[0, nodes // 2]]), ("phone", [[nodes // 2 + 1, nodes - 1]])])
-        output = fleet.dir / "out.npy"
-        fleet.kill("phone", signal.SIGSTOP)
-        client = fleet.spawn("batch", "fmnist", "--data=fashion-mnist", "--source=pc", "--batch=500", f"--plan={forced}",
-                             f"--output={output}", "--json")
-        harness.wait_for("the job to load", lambda: [j for j in fleet.list("jobs") if j["state"] == "loading"], 20)
-        breaks(fleet)
-        out, err = client.communicate(timeout=120)
-        assert client.returncode == 0, err[-2000:]
-        assert same_file(output, reference(forced)), "the output differs from the unsplit run"
-        rows = fleet.list("jobs")
-        assert rows[0]["state"] == "done" and rows[0]["done"] == 10000, rows
+    two_stage_job("loading", lambda fleet: fleet.kill("phone", signal.SIGSTOP), breaks)
 
 
 def test_killed_while_loading():

@@ -72,31 +72,44 @@ static void stages_take_what_is_planned(void **state)
     site_close(s);
 }
 
+/* Two agents with these budgets (0: the usual one), the network and its data, and a plan for this training. */
+static struct site *two_agents(const int64_t memory[2], const char *train)
+{
+    struct site *s = site_open(0);
+    s->n_agents = 2;
+    for (int i = 0; i < 2; i++) {
+        s->memory[i] = memory[i];
+        site_start(s, i);
+    }
+    site_links(s);
+    site_network(s, "m", "cnn", 1, 12);
+    site_data(s, "set", 40, 3, (const int64_t[]){1, 12, 12}, 5);
+    site_learn(s, "m", 8, 2, train);
+    return s;
+}
+
+static const struct site_stage halves[] = {{0, 3}, {1, -1}};
+
+/* What a plan with these stages needs of each agent. */
+static void wanted(const char *train, int64_t want[SITE_AGENTS])
+{
+    struct site *s = two_agents((const int64_t[2]){0}, train);
+    char *plan = site_plan(s, halves, 2, 3);
+    planned(s, plan, want);
+    free(plan);
+    site_close(s);
+}
+
 /* An agent whose budget is what the plan needs of it takes the stage; with less there is a reason instead of a plan. */
 static void budgets(void **state)
 {
     (void)state;
     int64_t want[SITE_AGENTS];
-    const struct site_stage stages[] = {{0, 3}, {1, -1}};
-    struct site *s = site_open(2);
-    site_network(s, "m", "cnn", 1, 12);
-    site_learn(s, "m", 8, 2, "");
-    char *plan = site_plan(s, stages, 2, 3);
-    planned(s, plan, want);
-    free(plan);
-    site_close(s);
+    wanted("", want);
     for (int less = 0; less < 2; less++) {
-        s = site_open(0);
-        s->n_agents = 2;
-        s->memory[1] = want[1] + want[1] / 10 - (less ? want[1] / 5 : 0);
-        for (int i = 0; i < 2; i++)
-            site_start(s, i);
-        site_links(s);
-        site_network(s, "m", "cnn", 1, 12);
-        site_data(s, "set", 40, 3, (const int64_t[]){1, 12, 12}, 5);
-        site_learn(s, "m", 8, 2, "");
         struct site_result got;
-        plan = site_plan(s, stages, 2, 3);
+        struct site *s = two_agents((const int64_t[2]){0, want[1] + want[1] / 10 - (less ? want[1] / 5 : 0)}, "");
+        char *plan = site_plan(s, halves, 2, 3);
         int64_t id = site_submit(s, "m", "set", plan);
         bool done = site_wait(s, id, &got);
         char *error = site_error(s, id);
@@ -113,27 +126,13 @@ static void budgets(void **state)
 static void judges_within_the_budget(void **state)
 {
     (void)state;
+    static const char train[] = "\"val\":0.2,\"epochs\":3";
     int64_t want[SITE_AGENTS];
-    const struct site_stage stages[] = {{0, 3}, {1, -1}};
     struct site_result got[2];
-    struct site *s = site_open(2);
-    site_network(s, "m", "cnn", 1, 12);
-    site_learn(s, "m", 8, 2, "\"val\":0.2,\"epochs\":3");
-    char *plan = site_plan(s, stages, 2, 3);
-    planned(s, plan, want);
-    free(plan);
-    site_close(s);
+    wanted(train, want);
     for (int tight = 0; tight < 2; tight++) {
-        s = site_open(0);
-        s->n_agents = 2;
-        s->memory[0] = tight ? want[0] + want[0] / 10 : 0;
-        for (int i = 0; i < 2; i++)
-            site_start(s, i);
-        site_links(s);
-        site_network(s, "m", "cnn", 1, 12);
-        site_data(s, "set", 40, 3, (const int64_t[]){1, 12, 12}, 5);
-        site_learn(s, "m", 8, 2, "\"val\":0.2,\"epochs\":3");
-        plan = site_plan(s, stages, 2, 3);
+        struct site *s = two_agents((const int64_t[2]){tight ? want[0] + want[0] / 10 : 0, 0}, train);
+        char *plan = site_plan(s, halves, 2, 3);
         int64_t id = site_submit(s, "m", "set", plan);
         assert_true(site_wait(s, id, &got[tight]));
         store_epochs(sched_store(s->h->s), id, on_json, s->h);

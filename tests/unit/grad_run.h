@@ -4,8 +4,12 @@
 #define YK_TEST_GRAD_RUN_H
 
 #include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include <cmocka.h>
 
 #include "common/grad.h"
 #include "common/passes.h"
@@ -13,19 +17,34 @@
 #include "kernels/ref.h"
 #include "tests/unit/one_op.h"
 
+static struct pool *pool;
+
+/* Around all tests of a file. */
+static inline int grad_setup(void **state)
+{
+    (void)state;
+    return pool_open(2, &pool, NULL);
+}
+
+static inline int grad_teardown(void **state)
+{
+    (void)state;
+    pool_close(pool);
+    return 0;
+}
+
 struct grad_run {
     const struct graph *g;
     struct shapes shapes;
     void **data;    /* by value id; inputs and weights borrowed */
     uint8_t *owned; /* by value id */
-    struct pool *pool;
     struct yk_diag why;
 };
 
 /* Shapes for these sizes of the named dimensions; memory of everything that nodes make. */
-static inline yk_err grad_run_open(struct grad_run *r, const struct graph *g, const int64_t *sizes, struct pool *pool)
+static inline yk_err grad_run_open(struct grad_run *r, const struct graph *g, const int64_t *sizes)
 {
-    *r = (struct grad_run){.g = g, .pool = pool};
+    *r = (struct grad_run){.g = g};
     yk_err err = shapes_infer(g, sizes, NULL, &r->shapes, &r->why);
     if (err)
         return err;
@@ -79,7 +98,7 @@ static inline yk_err grad_run_nodes(struct grad_run *r, int32_t end, uint64_t se
         if (k->sizes)
             k->sizes(c, &form);
         *call = (struct host_call){
-            .graph = r->g, .node = n, .n_in = n->n_in, .n_out = n->n_out, .pool = r->pool, .why = &r->why};
+            .graph = r->g, .node = n, .n_in = n->n_in, .n_out = n->n_out, .pool = pool, .why = &r->why};
         call->seed = seed;
         for (int32_t j = 0; j < n->n_in; j++)
             call->in[j] = n->in[j] == YK_ABSENT ? (struct tensor){.shape = {.dtype = DT_NONE, .rank = -1}}

@@ -2,6 +2,7 @@
 #include "agent/batches.h"
 #include "agent/data_ahead.h"
 #include "common/npy.h"
+#include "tests/folder.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -16,32 +17,7 @@
 
 #define GOLDEN YOKE_SOURCE_DIR "/tests/golden"
 
-static char root[] = "/tmp/yoke-augment-XXXXXX";
 static struct yk_diag why;
-
-static void run(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-static void run(const char *fmt, ...)
-{
-    char text[2048];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    assert_int_equal(system(text), 0);
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    run("rm -rf '%s'", root);
-    return 0;
-}
 
 static struct data_set *must_open(const char *path, const struct data_options *o)
 {
@@ -370,5 +346,5 @@ int main(void)
         cmocka_unit_test(ahead_is_the_same),
         cmocka_unit_test(an_error_comes_in_its_turn),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, folder_open, folder_close);
 }

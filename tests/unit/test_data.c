@@ -2,6 +2,7 @@
 #include "agent/batches.h"
 #include "agent/sampler.h"
 #include "common/npy.h"
+#include "tests/folder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,32 +16,6 @@
 #include <zlib.h>
 
 #define REAL "/usr/share/datasets/fashion-mnist"
-
-static char root[] = "/tmp/yoke-data-XXXXXX";
-
-static void run(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-static void run(const char *fmt, ...)
-{
-    char text[1024];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    assert_int_equal(system(text), 0);
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    run("rm -rf '%s'", root);
-    return 0;
-}
 
 static void put(const char *name, const void *data, size_t len)
 {
@@ -681,5 +656,5 @@ int main(void)
         cmocka_unit_test(splits_below_a_root),
         cmocka_unit_test(several_inputs),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, folder_open, folder_close);
 }

@@ -1,32 +1,11 @@
 /* What a training graph is: its order, what a node belongs to, what frozen parameters cost, how gradients of several
  * uses add up, what is computed again; what is refused and how it is said. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "common/memplan.h"
 #include "common/onnx.h"
 #include "kernels/fold.h"
 #include "tests/unit/grad_run.h"
 
 #define GOLDEN YOKE_SOURCE_DIR "/tests/golden/grad/"
-
-static struct pool *pool;
-
-static int setup(void **state)
-{
-    (void)state;
-    return pool_open(2, &pool, NULL);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    pool_close(pool);
-    return 0;
-}
 
 static struct graph *open_net(const char *name)
 {
@@ -269,7 +248,7 @@ static void test_microbatches(void **state)
     int32_t out = train->outputs[param_of(&info, "cls")->uses[0]];
     for (int k = 0; k < 3; k++) {
         struct grad_run r;
-        assert_int_equal(grad_run_open(&r, train, &sizes[k], pool), YK_OK);
+        assert_int_equal(grad_run_open(&r, train, &sizes[k]), YK_OK);
         double *x = yk_xalloc((size_t)(sizes[k] * per) * sizeof *x);
         int64_t *ids = yk_xalloc((size_t)sizes[k] * sizeof *ids);
         for (int64_t i = 0; i < sizes[k] * per; i++)
@@ -406,7 +385,7 @@ static void test_recompute_dropout(void **state)
         float x[16], target[8] = {1, 2, 3, 4, 5, 6, 7, 8}, divisor = 2;
         for (int i = 0; i < 16; i++)
             x[i] = (float)i * 0.1f;
-        assert_int_equal(grad_run_open(&r, train, &n, pool), YK_OK);
+        assert_int_equal(grad_run_open(&r, train, &n), YK_OK);
         r.data[train->inputs[0]] = x;
         r.data[train->inputs[info.target_input]] = target;
         r.data[train->inputs[info.divisor_input]] = &divisor;
@@ -589,5 +568,5 @@ int main(void)
         cmocka_unit_test(test_warns_of_the_cut),
         cmocka_unit_test(test_losses),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, grad_setup, grad_teardown);
 }

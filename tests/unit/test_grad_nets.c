@@ -1,32 +1,11 @@
 /* Whole small networks against PyTorch's autograd in float64: tests/golden/make_grad.py exported them in float64 too,
  * so that loss, every gradient and every running statistic agree but for attributes, which ONNX keeps as float32. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "common/onnx.h"
 #include "kernels/fold.h"
 #include "tests/unit/grad_run.h"
 
 #define GOLDEN YOKE_SOURCE_DIR "/tests/golden/grad/"
 #define NEAR 2e-7
-
-static struct pool *pool;
-
-static int setup(void **state)
-{
-    (void)state;
-    return pool_open(2, &pool, NULL);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    pool_close(pool);
-    return 0;
-}
 
 struct facts {
     char *text;
@@ -161,7 +140,7 @@ static bool check_net(const char *name, bool recompute)
             sizes[x->dims[d].sym] = size;
     }
     assert_true(train->n_syms <= 4);
-    err = grad_run_open(&r, train, sizes, pool);
+    err = grad_run_open(&r, train, sizes);
     if (!err) {
         set_input(&r, train->inputs[0], f.input);
         set_input(&r, train->inputs[info.target_input], f.target);
@@ -253,5 +232,5 @@ static void test_recompute(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_nets), cmocka_unit_test(test_recompute)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, grad_setup, grad_teardown);
 }

@@ -1,28 +1,7 @@
 /* No op of the table brings grad down: each has a gradient of the right shape that runs, or an error that says why not.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "tests/op_gen.h"
 #include "tests/unit/grad_run.h"
-
-static struct pool *pool;
-
-static int setup(void **state)
-{
-    (void)state;
-    return pool_open(2, &pool, NULL);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    pool_close(pool);
-    return 0;
-}
 
 static bool one_graph(const struct op *op, const struct op_template *t, uint64_t seed, int *built)
 {
@@ -69,7 +48,7 @@ static bool one_graph(const struct op *op, const struct op_template *t, uint64_t
     }
     int64_t sizes[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     struct grad_run r = {0};
-    err = grad_run_open(&r, train, sizes, pool);
+    err = grad_run_open(&r, train, sizes);
     for (int32_t i = 0; i < train->n_inputs && !err; i++) {
         int32_t v = train->inputs[i];
         r.data[v] = calloc(1, (size_t)shape_bytes(&r.shapes.of[v]) + 1);
@@ -131,5 +110,5 @@ static void test_every_op(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_op)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, grad_setup, grad_teardown);
 }

@@ -1,28 +1,7 @@
 /* The gradient of every rule against central differences, in double: one op, a squared error as loss, random shapes and
  * contents; once with parameters of fixed size as inputs, once behind a batch of a named dimension, where shapes are
  * known at run time only. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "tests/unit/grad_run.h"
-
-static struct pool *pool;
-
-static int setup(void **state)
-{
-    (void)state;
-    return pool_open(2, &pool, NULL);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    pool_close(pool);
-    return 0;
-}
 
 static void fill(struct grad_run *r, int32_t v, struct yk_rng *rng, bool small)
 {
@@ -60,7 +39,7 @@ static bool check_graph(
     for (int32_t s = g->n_syms; s < train->n_syms; s++) /* target_<axis> */
         sizes[s] = fwd_shapes.of[g->outputs[0]].dims[atoi(train->syms[s] + strlen("target_"))];
     shapes_fini(&fwd_shapes);
-    err = grad_run_open(&r, train, sizes, pool);
+    err = grad_run_open(&r, train, sizes);
     yk_rng_seed(&rng, seed + 1);
     for (int32_t i = 0; i < train->n_inputs && !err; i++)
         fill(&r, train->inputs[i], &rng, i + 2 < train->n_inputs);
@@ -510,5 +489,5 @@ int main(void)
         cmocka_unit_test(test_moves),
         cmocka_unit_test(test_random_graphs),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, grad_setup, grad_teardown);
 }

@@ -2,6 +2,7 @@
 #include "agent/data.h"
 #include "agent/data_ahead.h"
 #include "agent/image.h"
+#include "tests/folder.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -17,32 +18,7 @@
 
 #define GOLDEN YOKE_SOURCE_DIR "/tests/golden/images"
 
-static char root[] = "/tmp/yoke-image-XXXXXX";
 static struct yk_diag why;
-
-static void run(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-static void run(const char *fmt, ...)
-{
-    char text[2048];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    assert_int_equal(system(text), 0);
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    run("rm -rf '%s'", root);
-    return 0;
-}
 
 static uint8_t *slurp(const char *path, size_t *len)
 {
@@ -553,5 +529,5 @@ int main(void)
         cmocka_unit_test(sizes_must_agree), cmocka_unit_test(data_roots), cmocka_unit_test(reading_ahead),
         cmocka_unit_test(cut_anywhere), cmocka_unit_test(corrupt), cmocka_unit_test(many_scans),
         cmocka_unit_test(files_that_cannot_be_read), cmocka_unit_test(settings)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, folder_open, folder_close);
 }

@@ -1,5 +1,6 @@
 #include "agent/machine.h"
 #include "agent/sensor.h"
+#include "tests/folder.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -10,36 +11,17 @@
 
 #include <cmocka.h>
 
-static char root[] = "/tmp/yoke-sensor-XXXXXX";
-
 static void put(const char *path, const char *text)
 {
     char *full = yk_xasprintf("%s%s", root, path), *dir = yk_xstrdup(full);
     *strrchr(dir, '/') = 0;
-    char *command = yk_xasprintf("mkdir -p '%s'", dir);
-    assert_int_equal(system(command), 0);
+    run("mkdir -p '%s'", dir);
     FILE *f = fopen(full, "w");
     assert_non_null(f);
     fputs(text, f);
     fclose(f);
-    free(command);
     free(dir);
     free(full);
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    char *command = yk_xasprintf("rm -rf '%s'", root);
-    int got = system(command);
-    free(command);
-    return got;
 }
 
 static void nothing_there_is_unknown(void **state)
@@ -188,5 +170,5 @@ int main(void)
         cmocka_unit_test(file_is_read_each_time),
         cmocka_unit_test(the_machine_answers),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, folder_open, folder_close);
 }
