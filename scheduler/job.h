@@ -34,7 +34,8 @@ enum job_state {
  *   trial OVER          no other trial                            another pipeline is moved to: NONE
  *   rest_until_us       waits for devices that rest               one is back, or the time is over: failed
  *   training.judging    its source judges an epoch (jobs_judge.c) it answers, or judge_until_us
- *   training.checking   its newest set is read (jobs_damage.c)    the content worker answers
+ *   checking            its content is read (jobs_damage.c)       the content worker answers
+ *   training.checking   so is its newest set                      the content worker answers
  *   training.exporting  its model is written (jobs_train.c)       the content worker answers */
 struct job_life {
     char why[200], looked[200]; /* another plan is wanted because of; is being looked for ("": not) */
