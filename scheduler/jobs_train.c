@@ -286,12 +286,12 @@ static void finished(struct sched *s, int64_t job, yk_err err, const char *why, 
 {
     struct job *j = jobs_find(s, job);
     (void)hash;
-    if (!j)
-        return;
-    j->training->exporting = false;
-    if (j->state != JOB_RUNNING) /* lost meanwhile: it is written when the job runs again */
-        return;
-    if (err) {
+    if (j)
+        j->training->exporting = false;
+    if (!j || j->state != JOB_RUNNING) { /* canceled meanwhile, or lost: it is written when the job runs again */
+        if (!err)
+            sched_content_drop(s, file);
+    } else if (err) {
         char text[400];
         snprintf(text, sizeof text, "the trained model cannot be written: %.340s", why);
         if (err == YK_NOSPC) {
@@ -303,7 +303,7 @@ static void finished(struct sched *s, int64_t job, yk_err err, const char *why, 
         free(j->outputs_json);
         j->outputs_json = yk_xasprintf("[{\"name\":\"model\",\"file\":\"%s\"}]", file);
         jobs_finish(s, j);
-    } else if (!err) { /* canceled meanwhile, or it lost an agent and comes here again */
+    } else {
         sched_content_drop(s, file);
     }
 }
