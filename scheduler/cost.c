@@ -481,7 +481,9 @@ static yk_err add_edge(const struct cost_model *m, struct cost_line *l, int32_t 
         return YK_OK;
     int32_t link = cost_link(m, from_agent, to_agent);
     if (link < 0)
-        return yk_fail(why, YK_INFEASIBLE, "link %s->%s is not measured, and a plan needs it",
+        return yk_fail(why, YK_INFEASIBLE,
+            "link %s->%s is not measured, and a plan needs it: `yoke links` tells why; it is tried again in half a "
+            "minute at the latest while no job runs, or leave out one of the two",
             agent_name(m, from_agent), agent_name(m, to_agent));
     e->busy_ms = cost_transfer_ms(m, link, bytes, &e->latency_ms);
     e->resource = m->link_resource[link];

@@ -56,6 +56,7 @@ struct fleet_link { /* directed */
     double bytes_per_s, latency_ms, cpu_ns_per_byte;
     bool half_duplex;
     int64_t measured_us; /* of the loop's clock; 0: not tried */
+    int failures;        /* in a row, of a kind that may pass */
     bool provisional;    /* from before an end of it joined again: used, and measured again when it is quiet */
     char url[200];       /* where `to` was dialled for it; "": it dialled */
     char text[160];      /* why it could not be measured */

@@ -19,7 +19,9 @@
 #define UPLINK_MS 250 /* it ranks sources, and need not be exact */
 #define UPLINK_BYTES ((int64_t)8 << 20)
 #define PER_MINUTE 60
-#define RETRY_US 30000000 /* a pair that could not be measured */
+#define RETRY_US 30000000     /* a pair that could not be measured */
+#define RETRY_FIRST_US 500000 /* where that may pass, the first time; then twice as long */
+#define RETRY_SOON 4          /* so often, and plans wait for it; then as for others */
 
 struct fleet_link *fleet_link_find(struct fleet *f, const char *from, const char *to)
 {
@@ -79,6 +81,17 @@ void fleet_probe_restore(struct fleet *f)
     store_load_links(f->config.store, restore, f);
 }
 
+/* It could not be measured, and will be tried again soon. */
+static bool failed_just_now(const struct fleet_link *l)
+{
+    return !(l->bytes_per_s > 0) && l->measured_us != 0 && l->failures > 0 && l->failures < RETRY_SOON;
+}
+
+static int64_t retry_us(const struct fleet_link *l)
+{
+    return failed_just_now(l) ? (int64_t)RETRY_FIRST_US << (l->failures - 1) : RETRY_US;
+}
+
 /* Does the pair want a probe now? b NULL: with yoked. */
 static bool due(struct fleet *f, const struct fleet_agent *a, const struct fleet_agent *b)
 {
@@ -86,7 +99,7 @@ static bool due(struct fleet *f, const struct fleet_agent *a, const struct fleet
     if (!l || l->measured_us == 0)
         return true;
     int64_t age = net_now_us(f->config.net) - l->measured_us;
-    return l->provisional || (l->bytes_per_s > 0 ? age > f->config.probe_every_ms * 1000 : age > RETRY_US);
+    return l->provisional || (l->bytes_per_s > 0 ? age > f->config.probe_every_ms * 1000 : age > retry_us(l));
 }
 
 static bool tried(struct fleet *f, const struct fleet_agent *a, const struct fleet_agent *b)
@@ -108,13 +121,15 @@ static void probe_over(struct fleet *f)
     f->probe.id = 0;
 }
 
-static void note_failure(struct fleet *f, const char *from, const char *to, const char *text)
+/* passes: it broke off, as it does when a device is busy or restarts. */
+static void note_failure(struct fleet *f, const char *from, const char *to, const char *text, bool passes)
 {
     const char *const ends[2][2] = {{from, to}, {to, from}};
     for (int i = 0; i < 2; i++) {
         struct fleet_link *l = link_make(f, ends[i][0], ends[i][1]);
         l->bytes_per_s = 0;
         l->provisional = false;
+        l->failures = passes ? YK_MIN(l->failures + 1, RETRY_SOON) : 0;
         l->measured_us = YK_MAX(net_now_us(f->config.net), (int64_t)1);
         snprintf(l->text, sizeof l->text, "%.150s", text);
         link_save(f, l);
@@ -127,7 +142,7 @@ static void on_timeout(void *arg)
     struct fleet *f = arg;
     f->probe.timer = NULL;
     f->probe.id = 0;
-    note_failure(f, f->probe.from, f->probe.to, "the probe did not end in time");
+    note_failure(f, f->probe.from, f->probe.to, "the probe did not end in time", false);
     fleet_probe_next(f);
 }
 
@@ -241,7 +256,7 @@ void fleet_probe_next(struct fleet *f)
         }
         struct fleet_agent *dialler = b->n_urls ? a : b, *peer = b->n_urls ? b : a;
         if (!peer->n_urls) {
-            note_failure(f, a->id, b->id, "neither end can be dialled");
+            note_failure(f, a->id, b->id, "neither end can be dialled", false);
             continue;
         }
         f->in_minute++;
@@ -284,7 +299,8 @@ void fleet_probe_result(struct fleet *f, struct fleet_agent *a, const struct wir
     probe_over(f);
     double to = rate_or(r->to_bytes_per_s), from = rate_or(r->from_bytes_per_s), both = rate_or(r->both_bytes_per_s);
     if (r->error[0] || to <= 0 || from <= 0) {
-        note_failure(f, f->probe.from, f->probe.to, r->text[0] ? r->text : "the probe measured nothing");
+        note_failure(f, f->probe.from, f->probe.to, r->text[0] ? r->text : "the probe measured nothing",
+            strcmp(r->error, yk_err_name(YK_CLOSED)) == 0);
     } else {
         bool half = both > 0 && both < 1.5 * YK_MIN(to, from);
         struct fleet_link *links[2] = {
@@ -298,6 +314,7 @@ void fleet_probe_result(struct fleet *f, struct fleet_agent *a, const struct wir
             l->half_duplex = half;
             l->measured_us = YK_MAX(net_now_us(f->config.net), (int64_t)1);
             l->provisional = false;
+            l->failures = 0;
             l->text[0] = '\0';
             snprintf(l->url, sizeof l->url, "%s", i ? "" : r->url);
             link_save(f, l);
@@ -316,7 +333,8 @@ static bool links_ready(struct fleet *f, bool fresh)
             if (b->state != FLEET_ALIVE)
                 continue;
             const struct fleet_link *l = fleet_link_find(f, a->id, b->id);
-            ready = l && l->measured_us != 0 && !(fresh && l->provisional);
+            ready = l && l->measured_us != 0 && !(fresh && l->provisional) &&
+                    !(failed_just_now(l) && f->config.on->quiet(f->config.arg));
         }
     if (!ready)
         fleet_probe_next(f);
@@ -398,6 +416,9 @@ void fleet_probe_joined(struct fleet *f, struct fleet_agent *a)
         if (strcmp(l->from, a->id) != 0 && strcmp(l->to, a->id) != 0)
             continue;
         l->provisional = l->bytes_per_s > 0;
+        l->failures = 0;
+        if (!(l->bytes_per_s > 0))
+            l->measured_us = 0; /* it is tried as if it had not been */
         if (!moved || l->measured_us == 0)
             continue;
         l->measured_us = 0;

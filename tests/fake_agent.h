@@ -39,6 +39,7 @@ struct fake {
     const char *gone;                            /* why it goes without another backend; NULL: it has all */
     int64_t sizes_major;                         /* version it claims; 0: ours */
     struct fake **others;                        /* NULL-ended: a dead or frozen peer stops the pipeline, as it would */
+    int fail_probes;                             /* so many more break off */
     bool stall_load, stall_probe, stall_profile; /* say nothing */
     const char *fail_load;                       /* error text */
     int64_t lacking_bytes;                       /* that it says beside */
@@ -419,6 +420,13 @@ static void fake_on_probe(struct fake *f, const struct wire_probe *p)
         snprintf(f->probed, sizeof(f->probed), "%s", p->peer);
     if (f->stall_probe)
         return;
+    if (f->fail_probes > 0) {
+        struct wire_probe_result broken = {
+            .id = p->id, .peer = p->peer, .error = yk_err_name(YK_CLOSED), .text = "connection closed", .url = ""};
+        f->fail_probes--;
+        chan_send(f->control, WIRE_TYPE_probe_result, &broken);
+        return;
+    }
     double peer_rate = f->bytes_per_s;
     for (struct fake **o = f->others; o && *o; o++)
         if (strcmp((*o)->id, p->peer) == 0)

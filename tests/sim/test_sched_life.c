@@ -137,6 +137,41 @@ static void comes_back_over_another_line(void **state)
     run_ms(h, 1000);
 }
 
+/* The first probes of a pair break off, as on machines that are just starting: they are repeated at once, and a job
+ * whose source needs the link waits for it; what stays broken is given up, and not tried without end. */
+static void probes_that_break_off(void **state)
+{
+    struct here *h = *state;
+    for (int broken = 2; broken <= 200; broken += 198) {
+        h->pc.fail_probes = h->phone.fail_probes = broken;
+        if (broken == 2) {
+            add_model(h);
+            h->pc.node_ms = 1.0; /* the phone is worth its link */
+            h->phone.node_ms = 0.1;
+            h->pc.samples = 2000;
+            fake_start(&h->pc);
+        } else {
+            fake_kill(&h->phone);
+            run_ms(h, 5000);
+        }
+        fake_start(&h->phone);
+        int probes = h->pc.probes + h->phone.probes, loads = h->phone.loads;
+        run_ms(h, 300);
+        assert_true(h->pc.joined && h->phone.joined);
+        int64_t id = submit(h, BATCH "}");
+        wait_over(h, id, 600000);
+        expect_done(h, id, 2000);
+        assert_true(h->pc.fail_probes + h->phone.fail_probes < 2 * broken);
+        if (broken == 2) {
+            assert_true(h->phone.loads > loads);
+        } else {
+            assert_int_equal(h->phone.loads, loads);
+            run_ms(h, 60000);
+            assert_in_range(h->pc.probes + h->phone.probes - probes, 4, 12);
+        }
+    }
+}
+
 /* A device falls silent at any moment of a job: nobody hangs up, the lease tells. The next result is there within the
  * lease and two seconds of it. */
 static void silent_for_a_lease(void **state)
@@ -300,6 +335,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_batch_leaves_a_hot_device, setup, teardown),
         cmocka_unit_test_setup_teardown(heat_that_flickers, setup, teardown),
         cmocka_unit_test_setup_teardown(comes_back_over_another_line, setup, teardown),
+        cmocka_unit_test_setup_teardown(probes_that_break_off, setup, teardown),
         cmocka_unit_test_setup_teardown(silent_for_a_lease, setup, teardown),
         cmocka_unit_test_setup_teardown(waiting_is_told_of_who_waits, setup, teardown),
         cmocka_unit_test_setup_teardown(refused_for_memory, setup, teardown),
