@@ -137,6 +137,9 @@ static void on_written(struct sched *s, int64_t job, yk_err err, const char *why
     }
     if (!j || !j->training || job_ended(j->state)) {
         jobs_judge_drop(s, job);
+    } else if (err == YK_NOSPC && !s->closing) { /* its set stays, and it is written of that */
+        j->training->written = YK_MIN(j->training->written, epoch - 1);
+        jobs_store_error(s, job, err, why);
     } else if (err) {
         jobs_event(s, job, "judged", "epoch %lld is not judged: %.300s", (long long)epoch, why);
         passed(s, j, epoch);
@@ -204,8 +207,8 @@ struct told_epoch {
 static void on_told(void *arg)
 {
     struct told_epoch *e = arg;
-    struct job *j = jobs_find(e->s, e->job);
-    if (j && j->training->judging == e->epoch)
+    struct job *j = e->s->closing ? NULL : jobs_find(e->s, e->job);
+    if (j && j->state == JOB_RUNNING && j->training->judging == e->epoch)
         passed(e->s, j, e->epoch);
     free(e);
 }

@@ -350,6 +350,9 @@ static void on_training(void *arg, yk_err err, const char *why, struct training 
     if (!j || j->state != JOB_PLANNING) {
         training_free(made);
         free(w);
+    } else if (err == YK_NOSPC) {
+        free(w);
+        jobs_store_error(s, j->id, err, why);
     } else if (err) {
         free(w);
         jobs_fail(s, j, "%s", why);

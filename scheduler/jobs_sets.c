@@ -203,8 +203,8 @@ static void drop_older(struct sched *s, struct job *j, int64_t before)
 static void committed(void *arg)
 {
     struct committing *c = arg;
-    struct job *j = jobs_find(c->s, c->job);
-    if (j)
+    struct job *j = c->s->closing ? NULL : jobs_find(c->s, c->job);
+    if (j && j->training->saved.step >= c->step) /* else a row could not be written (jobs_store_error) */
         drop_older(c->s, j, c->before);
     if (j && j->training->saved.step == c->step) {
         j->dirty = true;
@@ -280,7 +280,7 @@ static void part_done(void *arg)
     }
     if (p->err) {
         jobs_event(s, p->job, "checkpoint", "step %lld cannot be kept: %.400s", (long long)p->step, p->why.text);
-        if (p->step == t->steps && p->err == YK_NOSPC)
+        if (p->err == YK_NOSPC && (p->step == t->steps || jobs_judge_needs(t, p->step)))
             jobs_store_error(s, p->job, p->err, p->why.text);
         else if (p->step == t->steps)
             jobs_lost(s, g->job, p->why.text);

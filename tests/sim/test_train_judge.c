@@ -1,8 +1,10 @@
-/* Verdicts of epochs when yoked dies between an epoch's set and its model: they are those of a training that nothing
- * disturbed. */
+/* Verdicts of epochs when yoked dies between an epoch's set and its model, or when its disk is full: they are those of
+ * a training that nothing disturbed. */
 #include "tests/sim/train_site.h"
 
+#include <signal.h>
 #include <sqlite3.h>
+#include <sys/resource.h>
 
 static void command(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 static void command(const char *fmt, ...)
@@ -104,9 +106,67 @@ static void killed_before_its_model(void **state)
     site_close(s);
 }
 
+static void disk(bool full)
+{
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = full ? 0 : limit.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* Nothing can be written from some moment on, be it an epoch's set, its row, its model or its verdict. In every other
+ * round yoked is stopped meanwhile. */
+static void full_disk(void **state)
+{
+    (void)state;
+    struct site *s = site_open(2);
+    struct site_result want, got;
+    signal(SIGXFSZ, SIG_IGN);
+    site_network(s, "m", "mlp", 1, 8);
+    site_data(s, "set", 40, 3, (const int64_t[]){1, 8, 8}, 5);
+    site_learn(s, "m", 8, 4, "\"epochs\":3,\"val\":0.2,\"checkpoint_every\":1,\"lr\":0.1");
+    const struct site_stage stages[] = {{1, 1}, {0, -1}};
+    char *plan = site_plan(s, stages, 2, 2), text[200];
+    int64_t id = site_submit(s, "m", "set", plan), took_ms = 0;
+    while (!job_is(s->h, id, "running"))
+        run_ms(s->h, 1);
+    for (; !job_over(s->h, id); took_ms++)
+        run_ms(s->h, 1);
+    assert_true(site_wait(s, id, &want));
+    char *told = verdicts(s, id);
+    const int rounds = getenv("YOKE_FULL") ? 100 : 24;
+    for (int k = 0; k < rounds; k++) {
+        id = site_submit(s, "m", "set", plan);
+        while (!job_is(s->h, id, "running"))
+            run_ms(s->h, 1);
+        int64_t at_ms = took_ms * k / rounds;
+        run_ms(s->h, at_ms);
+        disk(true);
+        run_ms(s->h, 3000);
+        if (k % 2)
+            close_sched(s->h);
+        disk(false);
+        if (k % 2)
+            open_sched(s->h);
+        snprintf(text, sizeof text, "full after %lld of %lld ms", (long long)at_ms, (long long)took_ms);
+        if (!site_wait(s, id, &got))
+            fail_msg("%s: %s", text, site_error(s, id));
+        site_same(&want, &got, text);
+        char *now = verdicts(s, id);
+        if (strcmp(now, told) != 0)
+            fail_msg("%s: '%s', not '%s'", text, now, told);
+        free(now);
+        run_ms(s->h, 1000);
+        command("test -z \"$(ls %s/blobs | grep 'set$\\|epoch')\"", s->h->dir);
+    }
+    free(told);
+    free(plan);
+    site_close(s);
+}
+
 int main(void)
 {
     log_set_level(getenv("YOKE_TEST_LOG") ? LOG_INFO : LOG_ERROR);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(killed_before_its_model)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(killed_before_its_model), cmocka_unit_test(full_disk)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
