@@ -264,31 +264,31 @@ static void agents_leave_before_the_first_plan(void **state)
     site_close(s);
 }
 
-/* No plan does without an agent that is away: the training is planned every second, and goes on once. */
+/* All devices rest, so no plan does: the training is planned every second, and goes on once. */
 static void resumed_once(void **state)
 {
     (void)state;
     struct site *s = site_open(2);
     struct site_result want, got;
-    leave(s, 0);
-    s->memory[0] = 850000; /* not enough for all of it */
-    site_start(s, 0);
-    site_links(s);
-    site_network(s, "m", "mlp", 1, 8);
-    site_data(s, "set", 160, 3, (const int64_t[]){1, 8, 8}, 5);
+    site_network(s, "m", "mlp", 1, 28);
+    site_data(s, "set", 320, 3, (const int64_t[]){1, 28, 28}, 5);
     site_learn(s, "m", 8, 4, "");
     const struct site_stage stages[] = {{1, 1}, {0, -1}};
     site_train(s, "m", "set", stages, 2, 2, &want);
     char *plan = site_plan(s, stages, 2, 2);
     int64_t id = site_submit(s, "m", "set", plan);
     free(plan);
-    for (int64_t ms = 0; ms < 600000 && site_steps(s, id) < 10; ms++)
+    for (int64_t ms = 0; ms < 600000 && site_steps(s, id) < 6; ms++)
         run_ms(s->h, 1);
-    leave(s, 1);
+    struct agent_sensors heat = {.heat = "critical", .temperature_celsius = NAN, .battery_frac = NAN};
+    for (int i = 0; i < 2; i++)
+        agent_push_sensor(s->agent[i], &heat);
     run_ms(s->h, 15000);
     assert_true(job_is(s->h, id, "waiting"));
-    site_start(s, 1);
-    assert_true(until(s, id, "running", 60000));
+    heat.heat = "nominal";
+    for (int i = 0; i < 2; i++)
+        agent_push_sensor(s->agent[i], &heat);
+    assert_true(until(s, id, "running", 120000));
     char *error = site_error(s, id); /* of before: it is in the events */
     assert_string_equal(error, "");
     free(error);
