@@ -280,9 +280,15 @@ bool solve_dp_same(const struct solve_chain *a, const struct solve_chain *b)
            memcmp(a->agent, b->agent, n * sizeof a->agent[0]) == 0 && memcmp(a->end, b->end, n * sizeof a->end[0]) == 0;
 }
 
+/* Thrift: sums of the same stages differ by their order. */
+static bool less_cloud(double a, double b)
+{
+    return a < b * (1 - 1e-12);
+}
+
 static bool better(const struct search *s, const struct solve_chain *a, const struct solve_chain *b)
 {
-    if (s->thrift && a->cloud_ms != b->cloud_ms)
+    if (s->thrift && (less_cloud(a->cloud_ms, b->cloud_ms) || less_cloud(b->cloud_ms, a->cloud_ms)))
         return a->cloud_ms < b->cloud_ms;
     return a->cost_ms < b->cost_ms;
 }
@@ -330,7 +336,8 @@ static bool too_dear(const struct search *s, double sum, double top, int32_t pos
     double least = cloud_least(s, sum, top, pos, cloud);
     if (isinf(least) || s->n_best == 0)
         return isinf(least);
-    return least > s->best[0].cloud_ms || (least == s->best[0].cloud_ms && cost >= s->best[0].cost_ms);
+    double known = s->best[0].cloud_ms;
+    return less_cloud(known, least) || (!less_cloud(least, known) && cost >= s->best[0].cost_ms);
 }
 
 static bool of_interest(const struct search *s, double cost, double cloud)
