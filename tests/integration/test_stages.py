@@ -110,14 +110,21 @@ def test_cloud_cost():
         asked = ("--job=infer", "--batch=6", "--source=phone")
         alone = fleet.forced(fleet.plan("m", *asked), [("phone", [[0, 10]])])
         slow = fleet.plan("m", *asked, f"--plan={alone}")["predicted"]["step_ms"]
+        x = fleet.dir / "x.npy"
+        numpy.save(x, numpy.zeros((6, 16), "float32"))
+        # A request with a deadline avoids devices that have to fetch weights first: both have all of them.
+        for path in (alone, fleet.forced(fleet.plan("m", *asked), [("box", [[0, 10]])], name="box.json")):
+            fleet.yoke("infer", "m", f"--input={x}", "--source=phone", f"--plan={path}",
+                       *(f"--output={name}={fleet.dir / name}.npy" for name in ("y", "joined")))
+        harness.wait_for("weights on both", lambda: all(
+            stage["fetch_bytes"] == 0 for path in (alone, fleet.dir / "box.json")
+            for stage in fleet.plan("m", *asked, f"--plan={path}")["pipelines"][0]["stages"]))
         cloud = []
         for part in (1.5, 0.7, 0.4):
             plan = fleet.plan("m", *asked, "--objective=cloud-cost", f"--deadline-ms={int(slow * part)}")
             assert plan["objective"] == "cloud-cost" and plan["predicted"]["step_ms"] <= slow * part, plan["explanation"]
             cloud.append(plan["predicted"]["cloud_ms"])
         assert cloud[0] == 0 and 0 < cloud[1] < cloud[2], cloud
-        x = fleet.dir / "x.npy"
-        numpy.save(x, numpy.zeros((6, 16), "float32"))
         deadline = f"--deadline-ms={int(slow * 20)}"
         fleet.yoke("infer", "m", f"--input={x}", "--source=phone", "--objective=cloud-cost", deadline,
                    *(f"--output={name}={fleet.dir / name}.npy" for name in ("y", "joined")))

@@ -389,7 +389,7 @@ def test_bad_input():
                            (["--checkpoint-every=5"], "--checkpoint=DIR"), (["--augment=pad-crop"], "pad-crop: a number"),
                            (["--freeze=no.*"], "'no.*'"), (["--schedule=cosine:1"], "lr")):
             done = train(model, path, *args, ok=False)
-            work = args[0].startswith(("--warmup", "--accumulate", "--freeze"))  # the model or the data decide
+            work = args[0].startswith(("--warmup", "--freeze"))  # the model or the data decide
             assert done.code == (1 if work else 2) and text in done.err and not done.out, (args, done.err)
 
 
