@@ -264,18 +264,27 @@ static void agents_leave_before_the_first_plan(void **state)
     site_close(s);
 }
 
+/* So many agents that know a training of the set "set" of size x size pictures: its plan over a1 and a0, and what it
+ * gives undisturbed. free(*plan). */
+static struct site *two_on_two(int agents, int64_t size, int64_t samples, struct site_result *want, char **plan)
+{
+    static const struct site_stage stages[] = {{1, 1}, {0, -1}};
+    struct site *s = site_open(agents);
+    site_network(s, "m", "mlp", 1, size);
+    site_data(s, "set", samples, 3, (const int64_t[]){1, size, size}, 5);
+    site_learn(s, "m", 8, 4, "");
+    site_train(s, "m", "set", stages, 2, 2, want);
+    *plan = site_plan(s, stages, 2, 2);
+    return s;
+}
+
 /* All devices rest, so no plan does: the training is planned every second, and goes on once. */
 static void resumed_once(void **state)
 {
     (void)state;
-    struct site *s = site_open(2);
     struct site_result want, got;
-    site_network(s, "m", "mlp", 1, 28);
-    site_data(s, "set", 320, 3, (const int64_t[]){1, 28, 28}, 5);
-    site_learn(s, "m", 8, 4, "");
-    const struct site_stage stages[] = {{1, 1}, {0, -1}};
-    site_train(s, "m", "set", stages, 2, 2, &want);
-    char *plan = site_plan(s, stages, 2, 2);
+    char *plan;
+    struct site *s = two_on_two(2, 28, 320, &want, &plan);
     int64_t id = site_submit(s, "m", "set", plan);
     free(plan);
     for (int64_t ms = 0; ms < 600000 && site_steps(s, id) < 6; ms++)
@@ -332,14 +341,9 @@ static void before_any_agent(void **state)
 {
     (void)state;
     static const char nobody[] = "no agent is alive: start one with `yoke-agent --scheduler=URL`";
-    struct site *s = site_open(2);
     struct site_result want, got;
-    site_network(s, "m", "mlp", 1, 8);
-    site_data(s, "set", 16, 3, (const int64_t[]){1, 8, 8}, 5);
-    site_learn(s, "m", 8, 4, "");
-    const struct site_stage stages[] = {{1, 1}, {0, -1}};
-    site_train(s, "m", "set", stages, 2, 2, &want);
-    char *plan = site_plan(s, stages, 2, 2);
+    char *plan;
+    struct site *s = two_on_two(2, 8, 16, &want, &plan);
     for (int away = 0; away < 2; away++) { /* nobody knows them; they are known */
         leave(s, 0);
         leave(s, 1);
@@ -380,14 +384,9 @@ static void before_any_agent(void **state)
 static void gone_and_back_while_planned(void **state)
 {
     (void)state;
-    struct site *s = site_open(3);
     struct site_result want, got;
-    site_network(s, "m", "mlp", 1, 8);
-    site_data(s, "set", 16, 3, (const int64_t[]){1, 8, 8}, 5);
-    site_learn(s, "m", 8, 4, "");
-    const struct site_stage stages[] = {{1, 1}, {0, -1}};
-    site_train(s, "m", "set", stages, 2, 2, &want);
-    char *plan = site_plan(s, stages, 2, 2);
+    char *plan;
+    struct site *s = two_on_two(3, 8, 16, &want, &plan);
     for (int ms = 0; ms < 12; ms += 2) {
         int64_t id = site_submit(s, "m", "set", plan);
         run_ms(s->h, ms / 3);
